@@ -1,0 +1,273 @@
+"""Which rows a build can decode, derived from the declared payload types.
+
+`Variants` pairs a pydantic type with a `Condition`: a small tree over JSON paths that every backend turns into one
+SQL condition. A row that fails it was written by a build that knows more, and is left alone. A value that is absent
+is no unknown variant: such a row is decodable, and its validation says what is wrong with it.
+"""
+
+import types
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, is_dataclass
+from enum import Enum
+from typing import Annotated, Any, Generic, Literal, TypeAlias, TypeVar, Union, get_args, get_origin, is_typeddict
+
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
+
+from edgeoutbox.errors import InvalidPayload, InvalidRequest, UnknownVariant
+from edgeoutbox.keys import parse_json
+from edgeoutbox.model import describe
+
+Path: TypeAlias = tuple[str, ...]
+Scalar: TypeAlias = str | int | bool
+
+P = TypeVar("P")
+
+
+@dataclass(frozen=True, slots=True)
+class AllOf:
+    """Every part holds; with no part, always true."""
+
+    parts: tuple["Condition", ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    """The value at the path is absent, null or one of these."""
+
+    path: Path
+    values: tuple[Scalar, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Each:
+    """Every element of the list at the path fulfils the part, whose paths start at the element."""
+
+    path: Path
+    part: "Condition"
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """The tag at the path is absent or selects a case that holds; paths of the cases start at the same root."""
+
+    path: Path
+    cases: tuple[tuple[Scalar, "Condition"], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KeySuffix:
+    """The last segment of the idempotency key, after the last colon, is one of these."""
+
+    values: tuple[str, ...]
+
+
+Condition: TypeAlias = AllOf | OneOf | Each | Switch | KeySuffix
+
+ALWAYS = AllOf()
+
+
+@dataclass(frozen=True, slots=True)
+class Variants(Generic[P]):
+    """A payload type and the condition that its rows fulfil. Made by `one`, `tagged` or `key_suffix`."""
+
+    condition: Condition
+    adapter: TypeAdapter[P] = field(repr=False)
+
+    def validate(self, payload: Any) -> P:
+        """Read a payload at enqueue: unknown fields are refused. Raises `InvalidPayload`."""
+        try:
+            return self.adapter.validate_python(payload, extra="forbid")
+        except ValidationError as error:
+            msg = f"payload: {describe(error)}"
+            raise InvalidPayload(msg) from None
+
+    def decode(self, text: str, idempotency_key: str) -> P:
+        """Read a stored payload: unknown fields are ignored. Raises `UnknownVariant` or `InvalidPayload`."""
+        try:
+            payload = parse_json(text)
+        except InvalidRequest as error:
+            raise InvalidPayload(str(error)) from None
+        if not holds(self.condition, payload, idempotency_key):
+            msg = "the payload's variant is not known to this build"
+            raise UnknownVariant(msg)
+        try:
+            return self.adapter.validate_python(payload, extra="ignore")
+        except ValidationError as error:
+            msg = f"payload: {describe(error)}"
+            raise InvalidPayload(msg) from None
+
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def one(model: type[M]) -> Variants[M]:
+    """The payload names no variant; its enum and literal fields are still checked."""
+    return Variants(_of_model(model, (), ()), TypeAdapter(model))
+
+
+def tagged(union: Any, tag: str = "notice") -> Variants[Any]:
+    """A discriminated union: the string property `tag` of the payload selects the model.
+
+    Accepts a union of models, an `Annotated` one with `Field(discriminator=...)`, or a single model.
+    """
+    inner = union
+    if get_origin(union) is Annotated:
+        inner, *marks = get_args(union)
+        tag = next(
+            (m.discriminator for m in marks if isinstance(m, FieldInfo) and isinstance(m.discriminator, str)), tag
+        )
+    models = get_args(inner) if get_origin(inner) in {Union, types.UnionType} else (inner,)
+    condition = _of_tagged(models, tag, (), ())
+    typed: Any = Annotated[inner, Field(discriminator=tag)] if len(models) > 1 else inner
+    return Variants(condition, TypeAdapter(typed))
+
+
+def key_suffix(*values: str, payload: Any = dict[str, Any]) -> Variants[Any]:
+    """The last segment of the idempotency key selects the variant, such as `feedback:7:send`."""
+    if not values or any(not value or ":" in value for value in values):
+        msg = "key_suffix: give one or more names without ':'"
+        raise TypeError(msg)
+    return Variants(AllOf((KeySuffix(values), _of_type(payload, (), (), "payload"))), TypeAdapter(payload))
+
+
+def holds(condition: Condition, payload: Any, idempotency_key: str) -> bool:
+    """Whether a row fulfils the condition; agrees with the SQL that the backends derive from it."""
+    match condition:
+        case AllOf(parts):
+            return all(holds(part, payload, idempotency_key) for part in parts)
+        case OneOf(path, values):
+            value = _at(payload, path)
+            return value is None or any(_same(value, allowed) for allowed in values)
+        case Each(path, part):
+            items = _at(payload, path)
+            return not isinstance(items, list) or all(holds(part, item, idempotency_key) for item in items)
+        case Switch(path, cases):
+            value = _at(payload, path)
+            return value is None or any(
+                _same(value, tag) and holds(part, payload, idempotency_key) for tag, part in cases
+            )
+        case KeySuffix(values):
+            return idempotency_key.rpartition(":")[2] in values
+
+
+def _same(value: Any, allowed: Scalar) -> bool:
+    return type(value) is type(allowed) and bool(value == allowed)
+
+
+def _at(value: Any, path: Path) -> Any:
+    for step in path:
+        if not isinstance(value, dict):
+            return None
+        value = value.get(step)
+    return value
+
+
+def _of_model(model: type[BaseModel], path: Path, outer: tuple[type, ...]) -> Condition:
+    if model in outer:
+        msg = f"{model.__name__}: a type that contains itself cannot become one SQL condition"
+        raise TypeError(msg)
+    parts = []
+    for name, info in model.model_fields.items():
+        where = f"{model.__name__}.{name}"
+        part = _of_type(
+            info.annotation, (*path, name), (*outer, model), where, tuple(info.metadata), info.discriminator
+        )
+        if part == ALWAYS:
+            continue
+        alias = info.validation_alias or info.alias or name
+        if not isinstance(alias, str):
+            msg = f"{where}: a field with several aliases cannot become one SQL condition"
+            raise TypeError(msg)
+        if alias != name:
+            part = _of_type(info.annotation, (*path, alias), (*outer, model), where, (), info.discriminator)
+        parts.append(part)
+    return _all(parts)
+
+
+def _of_type(  # noqa: PLR0911 - one return for each shape of type
+    annotation: Any, path: Path, outer: tuple[type, ...], where: str, metadata: tuple[Any, ...] = (), tag: Any = None
+) -> Condition:
+    origin, args = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _of_type(args[0], path, outer, where, args[1:], tag)
+    tag = tag or next((mark.discriminator for mark in metadata if isinstance(mark, FieldInfo)), None)
+    if origin is Literal:
+        return _one_of(args, path, where)
+    if origin in {Union, types.UnionType}:
+        return _of_union([arg for arg in args if arg is not type(None)], path, outer, where, tag)
+    if origin in {list, tuple, set, frozenset} or (isinstance(origin, type) and issubclass(origin, Sequence)):
+        items = {_of_type(arg, (), outer, where) for arg in args if arg is not Ellipsis}
+        return _each(items, path, where)
+    if origin is dict or (isinstance(origin, type) and issubclass(origin, Mapping)):
+        if any(_of_type(arg, (), outer, where) != ALWAYS for arg in args):
+            msg = f"{where}: a mapping of variants cannot become one SQL condition; use a list of models"
+            raise TypeError(msg)
+        return ALWAYS
+    if isinstance(annotation, type) and issubclass(annotation, Enum):
+        return _one_of(tuple(member.value for member in annotation), path, where)
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return _of_model(annotation, path, outer)
+    if isinstance(annotation, TypeVar) or is_typeddict(annotation) or is_dataclass(annotation):
+        msg = f"{where}: {annotation!r} cannot become one SQL condition; use a pydantic model"
+        raise TypeError(msg)
+    return ALWAYS
+
+
+def _of_union(args: list[Any], path: Path, outer: tuple[type, ...], where: str, tag: Any) -> Condition:
+    if len(args) == 1:
+        return _of_type(args[0], path, outer, where)
+    if isinstance(tag, str):
+        return _of_tagged(tuple(args), tag, path, outer)
+    parts = [_of_type(arg, path, outer, where) for arg in args]
+    if all(isinstance(part, OneOf) for part in parts):
+        return OneOf(path, tuple(value for part in parts if isinstance(part, OneOf) for value in part.values))
+    if any(part != ALWAYS for part in parts) or any(_is_model(arg) for arg in args):
+        msg = f"{where}: a union of models needs Field(discriminator=...) to become one SQL condition"
+        raise TypeError(msg)
+    return ALWAYS
+
+
+def _of_tagged(models: tuple[Any, ...], tag: str, path: Path, outer: tuple[type, ...]) -> Condition:
+    cases: list[tuple[Scalar, Condition]] = []
+    for model in models:
+        if not _is_model(model) or tag not in model.model_fields:
+            msg = f"tagged: {model!r} is not a model with a field {tag!r}"
+            raise TypeError(msg)
+        info = model.model_fields[tag]
+        if get_origin(info.annotation) is not Literal:
+            msg = f"tagged: {model.__name__}.{tag} must be a Literal"
+            raise TypeError(msg)
+        cases.extend((value, _of_model(model, path, outer)) for value in get_args(info.annotation))
+    alias = models[0].model_fields[tag].alias or tag
+    return Switch((*path, alias), tuple(cases))
+
+
+def _is_model(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
+
+
+def _one_of(values: tuple[Any, ...], path: Path, where: str) -> Condition:
+    allowed = tuple(value for value in values if value is not None)
+    if any(not isinstance(value, str | int) for value in allowed):
+        msg = f"{where}: only strings, integers and booleans can become one SQL condition"
+        raise TypeError(msg)
+    return OneOf(path, tuple(value.value if isinstance(value, Enum) else value for value in allowed))
+
+
+def _each(items: set[Condition], path: Path, where: str) -> Condition:
+    items.discard(ALWAYS)
+    if len(items) > 1:
+        msg = f"{where}: a tuple of different variants cannot become one SQL condition"
+        raise TypeError(msg)
+    return Each(path, items.pop()) if items else ALWAYS
+
+
+def _all(parts: list[Condition]) -> Condition:
+    match parts:
+        case []:
+            return ALWAYS
+        case [part]:
+            return part
+        case _:
+            return AllOf(tuple(parts))
