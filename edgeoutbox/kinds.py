@@ -48,7 +48,7 @@ class Kind(Generic[P]):
     instance_level: bool = False
     requires_approval: bool = False
 
-    def __init__(  # noqa: PLR0913 - a declaration names what it declares
+    def __init__(
         self,
         name: str,
         *,

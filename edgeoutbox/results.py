@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 
 from edgeoutbox.states import STOP_REASONS, State, StopReason
 
-Evidence: TypeAlias = Mapping[str, str | int | float | bool | None | list[str] | list[int]]
+Evidence: TypeAlias = Mapping[str, str | int | float | bool | list[str] | list[int] | None]
 
 
 @dataclass(frozen=True, slots=True)
