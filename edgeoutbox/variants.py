@@ -5,6 +5,7 @@ SQL condition. A row that fails it was written by a build that knows more, and i
 is no unknown variant: such a row is decodable, and its validation says what is wrong with it.
 """
 
+import json
 import types
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass
@@ -82,6 +83,16 @@ class Variants(Generic[P]):
             msg = f"payload: {describe(error)}"
             raise InvalidPayload(msg) from None
 
+    def require_key(self, idempotency_key: str) -> None:
+        """Refuse, at enqueue, a key whose last segment selects no variant. Raises `InvalidRequest`."""
+        for part in self.condition.parts if isinstance(self.condition, AllOf) else (self.condition,):
+            if isinstance(part, KeySuffix) and not holds(part, None, idempotency_key):
+                raise InvalidRequest(f"idempotency_key: its last segment must be one of {', '.join(part.values)}")
+
+    def dump(self, payload: P) -> Any:
+        """The payload as JSON values, to be stored."""
+        return self.adapter.dump_python(payload, mode="json", by_alias=True)
+
     def decode(self, text: str, idempotency_key: str) -> P:
         """Read a stored payload: unknown fields are ignored. Raises `UnknownVariant` or `InvalidPayload`."""
         try:
@@ -149,6 +160,15 @@ def holds(condition: Condition, payload: Any, idempotency_key: str) -> bool:
             )
         case KeySuffix(values):
             return idempotency_key.rpartition(":")[2] in values
+
+
+def selects(condition: Condition, text: str, idempotency_key: str) -> bool:
+    """Whether a stored row fulfils the condition; one whose payload is unreadable is no unknown variant."""
+    try:
+        payload = json.loads(text)
+    except (ValueError, RecursionError):
+        return True
+    return holds(condition, payload, idempotency_key)
 
 
 def _same(value: Any, allowed: Scalar) -> bool:

@@ -1,0 +1,167 @@
+"""One run of an adapter under one claim: its fence, its time limit, and what became of it."""
+
+import asyncio
+import logging
+from typing import Any
+
+from edgeoutbox import telemetry
+from edgeoutbox.adapter import Adapter, WriteWindow
+from edgeoutbox.clock import Clock
+from edgeoutbox.errors import (
+    ConfigurationError,
+    FenceRefused,
+    InvalidPayload,
+    SecondWrite,
+    StorageError,
+    UnknownVariant,
+)
+from edgeoutbox.kinds import Delivery
+from edgeoutbox.model import Action
+from edgeoutbox.results import Abandoned, Defer, Failed, Uncertain
+from edgeoutbox.settlements import Facts, Interrupted, Interruption, Outcome
+from edgeoutbox.states import StopReason
+from edgeoutbox.storage.protocol import Claim, Refusal, Storage
+
+
+class RunningAttempt:
+    """What an adapter is given, and what the executor knows about it. Implements `edgeoutbox.adapter.Attempt`.
+
+    Every deadline is on the boot clock, which also runs while the machine is suspended.
+    """
+
+    def __init__(
+        self, claim: Claim, adapter: Adapter[Any], delivery: Delivery, storage: Storage, clock: Clock, claimed: float
+    ) -> None:
+        self.claim = claim
+        self.settled = False
+        self.shutting_down = False
+        self._adapter = adapter
+        self._delivery = delivery
+        self._storage = storage
+        self._clock = clock
+        self._kind = adapter.kind
+        self._payload: Any = None
+        self._refusal: Refusal | None = None
+        self._write_started_at: int | None = None
+        self._asleep = False
+        self._limit: asyncio.Timeout | None = None
+        writes = delivery is not Delivery.WRITES_NOTHING
+        self.deadline = claimed + self._kind.lease - (self._kind.write_window if writes else 0.0)
+
+    @property
+    def payload(self) -> Any:
+        """The typed payload."""
+        return self._payload
+
+    @property
+    def action(self) -> Action:
+        """The action as it was claimed."""
+        return self.claim.action
+
+    @property
+    def last(self) -> bool:
+        """Whether this is the action's last attempt."""
+        return self.facts().last
+
+    @property
+    def inherited_write_at(self) -> int | None:
+        """When an earlier attempt started a write that is not proven empty."""
+        return self.claim.action.write_started_at
+
+    @property
+    def write_started_at(self) -> int | None:
+        """When this attempt started its first write."""
+        return self._write_started_at
+
+    def facts(self) -> Facts:
+        """What is known of the attempt now."""
+        action = self.claim.action
+        return Facts(
+            delivery=self._delivery,
+            attempt=action.attempt,
+            max_attempts=action.max_attempts or self._kind.max_attempts,
+            inherited=action.write_started_at is not None,
+            fenced=self._write_started_at is not None,
+            refusal=self._refusal,
+        )
+
+    async def begin_write(self) -> WriteWindow:
+        """Store the fence; only after this returns may the provider be called."""
+        if self._delivery is Delivery.WRITES_NOTHING:
+            raise ConfigurationError(f"kind {self._kind.name} is declared writes_nothing, so it has no fence")
+        if self._delivery is Delivery.AT_MOST_ONCE and self._write_started_at is not None:
+            raise SecondWrite(f"action {self.claim.id} of kind {self._kind.name} has its one fence of this attempt already")
+        window = self._kind.write_window
+        before = self._clock.boot()
+        answer = await self._storage.begin_write(
+            self.claim.id, self.claim.epoch, self.claim.owner, round(window * 1000)
+        )
+        if isinstance(answer, Refusal):
+            self._refusal = answer
+            raise FenceRefused(f"action {self.claim.id} of kind {self._kind.name}: {answer.value}")
+        after = self._clock.boot()
+        lease_ends = before + answer.lease_left / 1000
+        if lease_ends - after < window:
+            # So much time passed since the fence that the write could outlive the lease: the machine slept.
+            self._asleep = True
+            raise FenceRefused(f"action {self.claim.id} of kind {self._kind.name}: {Interruption.ASLEEP.value}")
+        self._write_started_at = answer.written_at
+        self.deadline = after + window
+        self.enforce()
+        return WriteWindow(window)
+
+    def enforce(self) -> None:
+        """Fit the time limit of the running adapter to the deadline; a suspended machine makes it earlier."""
+        if self._limit is not None and not self._limit.expired():
+            self._limit.reschedule(asyncio.get_running_loop().time() + self.deadline - self._clock.boot())
+
+    def overrun(self) -> float:
+        """Seconds since the deadline; an adapter that does not heed its cancellation overruns it."""
+        return self._clock.boot() - self.deadline
+
+    async def run(self) -> Outcome:
+        """Run the adapter within its time and say what became of it; never raises."""
+        try:
+            self._payload = self._kind.variants.decode(self.claim.action.payload or "", self.claim.action.idempotency_key)
+        except InvalidPayload as error:
+            return self._invalid(error)
+        except UnknownVariant:
+            return Defer("this build does not decode the action's variant", wait=60.0)
+        try:
+            async with asyncio.timeout(None) as self._limit:
+                self.enforce()
+                outcome: Outcome = await self._adapter.execute(self)
+        except FenceRefused:
+            outcome = Abandoned()
+        except StorageError as error:
+            outcome = Interrupted(Interruption.STORAGE, type(error).__name__)
+        except TimeoutError as error:
+            expired = self._limit is not None and self._limit.expired()
+            outcome = Interrupted(Interruption.TIMEOUT) if expired else _error(error)
+        except asyncio.CancelledError:
+            outcome = Interrupted(Interruption.SHUTDOWN if self.shutting_down else Interruption.CANCELLED)
+        except Exception as error:  # noqa: BLE001 - whatever an adapter raises ends its attempt, and nothing else
+            outcome = _error(error)
+        finally:
+            self._limit = None
+        return Interrupted(Interruption.ASLEEP) if self._asleep else outcome
+
+    def overdue(self) -> Outcome:
+        """The outcome of an adapter that neither returned nor heeded its cancellation."""
+        return Interrupted(Interruption.TIMEOUT)
+
+    def _invalid(self, error: InvalidPayload) -> Outcome:
+        telemetry.event(
+            logging.ERROR,
+            "action.payload.invalid",
+            action_id=self.claim.id,
+            action_kind=self._kind.name,
+            why=str(error),
+        )
+        if self.inherited_write_at is not None:
+            return Uncertain("the payload can no longer be read, and an earlier write may exist")
+        return Failed(StopReason.INVALID_PAYLOAD, str(error))
+
+
+def _error(error: Exception) -> Interrupted:
+    return Interrupted(Interruption.ERROR, type(error).__name__)

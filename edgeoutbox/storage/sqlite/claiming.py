@@ -1,0 +1,145 @@
+"""Claim and fence: who owns an action, and the mark that a write may exist."""
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+from edgeoutbox.errors import InvalidRequest
+from edgeoutbox.keys import canonical_json, digest, parse_json
+from edgeoutbox.storage.protocol import Claim, Fence, Refusal, Served
+from edgeoutbox.storage.sqlite.conditions import sql_of
+from edgeoutbox.storage.sqlite.rows import COLUMNS, action_of
+from edgeoutbox.storage.sqlite.steps import NOW, Row, Steps
+from edgeoutbox.variants import Condition
+
+# Whether claims of a kind are allowed now: nobody paused it and it is not cooling down.
+OPEN_KIND = f"""
+NOT EXISTS (SELECT 1 FROM agent_action_kind WHERE kind = ? AND (paused_by IS NOT NULL OR cooling_until > {NOW}))
+"""
+
+# A kind that nobody declared counts as at most once.
+AT_MOST_ONCE = "NOT EXISTS (SELECT 1 FROM agent_action_kind WHERE kind = ? AND delivery <> 'at_most_once')"
+
+# Due heads of one kind, oldest due first; served by ix_agent_action_head.
+HEADS = """
+SELECT id, due_at FROM (
+  SELECT id, due_at FROM agent_action INDEXED BY ix_agent_action_head
+  WHERE kind = ? AND state = 'ADMITTED' AND is_head = 1 AND due_at <= {now}
+    AND (expires_at IS NULL OR expires_at > {now}) AND {open_kind} AND {condition}
+  ORDER BY due_at, id LIMIT ?
+)
+"""
+
+# Lost leases of one kind that may be claimed again; served by ix_agent_action_lease.
+LOST = """
+SELECT id, lease_expires_at AS due_at FROM (
+  SELECT id, lease_expires_at FROM agent_action INDEXED BY ix_agent_action_lease
+  WHERE kind = ? AND state = 'EXECUTING' AND lease_expires_at <= {now} AND lease_owner IS NOT ?
+    AND attempt < COALESCE(max_attempts, ?)
+    AND (write_started_at IS NOT NULL OR expires_at IS NULL OR expires_at > {now})
+    AND (write_started_at IS NULL OR NOT {at_most_once}) AND {open_kind} AND {condition}
+  ORDER BY lease_expires_at, id LIMIT ?
+)
+"""
+
+# ADMITTED, EXECUTING -> EXECUTING. The parameters: the owner, a lease per kind, the candidates, how many.
+CLAIM = """
+UPDATE agent_action
+SET state = 'EXECUTING', epoch = epoch + 1, attempt = attempt + 1, lease_owner = ?,
+    lease_expires_at = {now} + CASE kind {leases} END
+WHERE id IN (SELECT id FROM ({candidates}) ORDER BY due_at, id LIMIT ?)
+RETURNING {columns}
+"""
+
+# ADMITTED -> EXECUTING for one head, whatever its due_at.
+CLAIM_ONE = """
+UPDATE agent_action
+SET state = 'EXECUTING', epoch = epoch + 1, attempt = attempt + 1, lease_owner = ?, lease_expires_at = {now} + ?
+WHERE id = ? AND kind = ? AND state = 'ADMITTED' AND is_head = 1 AND (expires_at IS NULL OR expires_at > {now})
+  AND {open_kind} AND {condition}
+RETURNING {columns}
+"""
+
+# The digest of a row that another program inserted by SQL.
+FILL_DIGEST = "UPDATE agent_action SET payload_digest = ? WHERE id = ? AND payload_digest IS NULL RETURNING id"
+
+# The fence. The first unproven write keeps its time, so that a later attempt knows that it must read back first.
+BEGIN_WRITE = f"""
+UPDATE agent_action SET write_started_at = COALESCE(write_started_at, {NOW})
+WHERE id = ? AND epoch = ? AND lease_owner = ? AND state = 'EXECUTING'
+  AND lease_expires_at - {NOW} >= ? AND (expires_at IS NULL OR expires_at > {NOW})
+RETURNING {NOW}, lease_expires_at - {NOW}
+"""
+
+# Why a fence was refused.
+WHY_REFUSED = f"""
+SELECT expires_at <= {NOW} FROM agent_action
+WHERE id = ? AND epoch = ? AND lease_owner = ? AND state = 'EXECUTING'
+"""
+
+
+def claim(served: Sequence[Served], limit: int, owner: str, *, reclaim: bool) -> Steps[list[Claim]]:
+    """Take due heads and lost leases of the served kinds."""
+    wanted = [kind for kind in served if kind.limit > 0]
+    if not wanted or limit <= 0:
+        return []
+    sql = _claim_sql(tuple((kind.kind, kind.condition) for kind in wanted), reclaim)
+    parameters: list[str | int] = [owner]
+    for kind in wanted:
+        parameters += [kind.kind, kind.lease]
+    for kind in wanted:
+        parameters += [kind.kind, kind.kind, kind.limit]
+        if reclaim:
+            parameters += [kind.kind, owner, kind.max_attempts, kind.kind, kind.kind, kind.limit]
+    rows = yield sql, [*parameters, limit]
+    rows.sort(key=lambda row: (row[14], row[0]))
+    leases = {kind.kind: kind.lease for kind in wanted}
+    claims = []
+    for row in rows:
+        claims.append((yield from _claimed(row, owner, leases[row[1]])))
+    return claims
+
+
+def claim_one(served: Served, action_id: int, owner: str) -> Steps[Claim | None]:
+    """Take this head, when it can be taken."""
+    sql = _claim_one_sql(served.condition)
+    rows = yield sql, (owner, served.lease, action_id, served.kind, served.kind)
+    return (yield from _claimed(rows[0], owner, served.lease)) if rows else None
+
+
+def begin_write(action_id: int, epoch: int, owner: str, window: int) -> Steps[Fence | Refusal]:
+    """Set the fence, or say why not."""
+    rows = yield BEGIN_WRITE, (action_id, epoch, owner, window)
+    if rows:
+        return Fence(*rows[0])
+    rows = yield WHY_REFUSED, (action_id, epoch, owner)
+    if not rows:
+        return Refusal.NOT_HELD
+    return Refusal.EXPIRED if rows[0][0] else Refusal.LEASE_SHORT
+
+
+def _claimed(row: Row, owner: str, lease: int) -> Steps[Claim]:
+    action = action_of(row)
+    if action.payload_digest is None and action.payload is not None:
+        try:
+            filled = digest(canonical_json(parse_json(action.payload)))
+        except InvalidRequest:
+            pass  # the attempt will end it INVALID_PAYLOAD; such a payload has no canonical form to digest
+        else:
+            yield FILL_DIGEST, (filled, action.id)
+            action = action_of((*row[:7], filled, *row[8:]))
+    return Claim(action, owner, (action.lease_expires_at or 0) - lease)
+
+
+@lru_cache(maxsize=64)
+def _claim_sql(kinds: tuple[tuple[str, Condition], ...], reclaim: bool) -> str:
+    candidates = " UNION ALL ".join(
+        part.format(now=NOW, open_kind=OPEN_KIND, at_most_once=AT_MOST_ONCE, condition=sql_of(condition))
+        for _, condition in kinds
+        for part in ((HEADS, LOST) if reclaim else (HEADS,))
+    )
+    return CLAIM.format(now=NOW, leases="WHEN ? THEN ? " * len(kinds), candidates=candidates, columns=COLUMNS)
+
+
+@lru_cache(maxsize=64)
+def _claim_one_sql(condition: Condition) -> str:
+    return CLAIM_ONE.format(now=NOW, open_kind=OPEN_KIND, condition=sql_of(condition), columns=COLUMNS)

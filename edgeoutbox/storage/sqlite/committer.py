@@ -1,0 +1,257 @@
+"""Group commit: one writer, one transaction for every operation that waits.
+
+The price of a durable commit is shared by all operations that are in flight. An operation is a function of the
+writer's connection; it runs inside `BEGIN IMMEDIATE` ... `COMMIT`, together with others, and is answered after the
+commit. When one fails in a way that could leave something half done, the whole batch is rolled back and each
+operation runs again, in a transaction of its own; so an operation may run twice and must do nothing but SQL.
+"""
+
+import asyncio
+import contextlib
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar, cast
+
+from edgeoutbox.errors import StorageError
+from edgeoutbox.storage.sqlite.drivers import storage_error
+from edgeoutbox.storage.sqlite.steps import Connection
+
+T = TypeVar("T")
+
+BATCH = 512
+"""How many operations one transaction takes at most."""
+
+
+@dataclass(eq=False, slots=True)
+class Operation(Generic[T]):
+    """One state change. `single` says that it is one statement, which undoes itself when it fails."""
+
+    run: Callable[[Connection], T]
+    waiter: "asyncio.Future[T]"
+    single: bool
+    value: Any = None
+    error: Exception | None = field(default=None)
+
+
+Work: TypeAlias = Callable[[Sequence[Operation[Any]]], None]
+
+
+class Runner(Protocol):
+    """Where batches run: a thread in production, inline under a simulated event loop."""
+
+    def start(self, open_writer: Callable[[], Work], close_writer: Callable[[], None]) -> None:
+        """Call `open_writer` where the batches will run; its errors rise here."""
+
+    def put(self, operations: Sequence[Operation[Any]]) -> None:
+        """Hand over operations; those that wait are taken together."""
+
+    async def stop(self) -> None:
+        """Run what was handed over, call `close_writer`, and end."""
+
+
+class ThreadRunner:
+    """A daemon thread: it never keeps a process alive, and SQLite survives being killed in the middle."""
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[Sequence[Operation[Any]] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def start(self, open_writer: Callable[[], Work], close_writer: Callable[[], None]) -> None:
+        """Start the thread and wait until its connection is open."""
+        opened: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+
+        def body() -> None:
+            try:
+                work = open_writer()
+            except BaseException as error:  # noqa: BLE001 - handed to the caller of start
+                opened.put(error)
+                return
+            opened.put(None)
+            try:
+                self._loop(work)
+            finally:
+                close_writer()
+
+        self._thread = threading.Thread(target=body, name="edgeoutbox-writer", daemon=True)
+        self._thread.start()
+        error = opened.get()
+        if error is not None:
+            raise error
+
+    def _loop(self, work: Work) -> None:
+        while (taken := self._queue.get()) is not None:
+            batch = list(taken)
+            last = False
+            with contextlib.suppress(queue.Empty):
+                while len(batch) < BATCH:
+                    more = self._queue.get_nowait()
+                    if more is None:
+                        last = True
+                        break
+                    batch.extend(more)
+            work(batch)
+            if last:
+                return
+
+    def put(self, operations: Sequence[Operation[Any]]) -> None:
+        """Hand over operations."""
+        self._queue.put(operations)
+
+    async def stop(self) -> None:
+        """Let the thread finish what it was given."""
+        self._queue.put(None)
+        if self._thread is not None:
+            await asyncio.to_thread(self._thread.join)
+
+
+class InlineRunner:
+    """Runs batches where they are handed over; for a simulated event loop in one thread."""
+
+    def __init__(self) -> None:
+        self._work: Work | None = None
+        self._close: Callable[[], None] | None = None
+
+    def start(self, open_writer: Callable[[], Work], close_writer: Callable[[], None]) -> None:
+        """Open the writer here."""
+        self._work = open_writer()
+        self._close = close_writer
+
+    def put(self, operations: Sequence[Operation[Any]]) -> None:
+        """Run the batch now."""
+        if self._work is not None:
+            self._work(operations)
+
+    async def stop(self) -> None:
+        """Close the writer."""
+        if self._close is not None:
+            self._close()
+
+
+class Committer:
+    """The only writer of a process: it collects operations and commits them together."""
+
+    def __init__(self, open_connection: Callable[[], Connection], after_batch: Callable[[Connection], None], runner: Runner):
+        self._open_connection = open_connection
+        self._after_batch = after_batch
+        self._runner = runner
+        self._connection: Connection | None = None
+        self._collected: list[Operation[Any]] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._started = False
+
+    def start(self) -> None:
+        """Open the writer's connection."""
+        self._runner.start(self._open, self._close)
+        self._started = True
+
+    async def stop(self) -> None:
+        """Commit what was submitted, then close."""
+        if self._started:
+            self._started = False
+            self._hand_over()
+            await self._runner.stop()
+
+    async def submit(self, run: Callable[[Connection], T], *, single: bool = False) -> T:
+        """Run an operation in a transaction and return its value once that is committed.
+
+        Cancelling the caller drops the answer, not the operation.
+        """
+        if not self._started:
+            raise StorageError("the outbox is closed; open it with 'async with Outbox(...)'")
+        loop = asyncio.get_running_loop()
+        operation = Operation(run, loop.create_future(), single)
+        if not self._collected:
+            # Everything submitted in this turn of the loop goes over together.
+            self._loop = loop
+            loop.call_soon(self._hand_over)
+        self._collected.append(operation)
+        return cast("T", await operation.waiter)
+
+    def _hand_over(self) -> None:
+        if self._collected:
+            operations, self._collected = self._collected, []
+            self._runner.put(operations)
+
+    def _open(self) -> Work:
+        self._connection = self._open_connection()
+        return self._work
+
+    def _close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+
+    def _work(self, batch: Sequence[Operation[Any]]) -> None:
+        connection = cast("Connection", self._connection)
+        if not _together(connection, batch):
+            for operation in batch:
+                _alone(connection, operation)
+        _answer(batch)
+        self._after_batch(connection)
+
+
+def _together(connection: Connection, batch: Sequence[Operation[Any]]) -> bool:
+    """Run a batch in one transaction; false when each operation has to run alone."""
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+    except Exception as error:  # noqa: BLE001 - every operation gets the error
+        for operation in batch:
+            operation.error = error
+        return True
+    for operation in batch:
+        try:
+            operation.value = operation.run(connection)
+            operation.error = None
+        except Exception as error:  # noqa: BLE001 - the operation's caller gets it
+            operation.error = error
+            # Disk full, I/O errors and the like end the whole transaction behind our back.
+            if not (operation.single and connection.in_transaction):
+                _roll_back(connection)
+                return False
+    try:
+        connection.execute("COMMIT")
+    except Exception:  # noqa: BLE001 - each runs again alone and gets its own error
+        _roll_back(connection)
+        return False
+    return True
+
+
+def _alone(connection: Connection, operation: Operation[Any]) -> None:
+    operation.error = None
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        operation.value = operation.run(connection)
+        connection.execute("COMMIT")
+    except Exception as error:  # noqa: BLE001 - the operation's caller gets it
+        operation.error = error
+        _roll_back(connection)
+
+
+def _roll_back(connection: Connection) -> None:
+    if connection.in_transaction:
+        # Without this the transaction would stay open; an error here leaves SQLite to roll back by itself.
+        with contextlib.suppress(Exception):
+            connection.execute("ROLLBACK")
+
+
+def _answer(batch: Sequence[Operation[Any]]) -> None:
+    """One call into the event loop for the whole batch."""
+    loop = batch[0].waiter.get_loop()
+    with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
+        loop.call_soon_threadsafe(_resolve, batch)
+
+
+def _resolve(batch: Sequence[Operation[Any]]) -> None:
+    for operation in batch:
+        if operation.waiter.done():
+            continue
+        if operation.error is None:
+            operation.waiter.set_result(operation.value)
+        else:
+            translated = storage_error(operation.error)
+            if translated is None:
+                operation.waiter.set_exception(operation.error)
+            else:
+                translated.__cause__ = operation.error
+                operation.waiter.set_exception(translated)

@@ -1,0 +1,256 @@
+"""The two copies of SQLite that Python programs have: the standard library's and apsw's own."""
+
+import asyncio
+import re
+import sqlite3
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Literal, Protocol, TypeAlias
+
+import aiosqlite
+import apsw
+
+from edgeoutbox.errors import (
+    DatabaseBusy,
+    DatabaseUnavailable,
+    ForbiddenByGuard,
+    NoSchema,
+    StorageError,
+    UnsupportedSqlite,
+)
+from edgeoutbox.storage.sqlite.steps import Connection, Row
+
+Copy: TypeAlias = Literal["stdlib", "apsw"]
+
+MINIMUM = (3, 37, 2)
+
+OnConnect: TypeAlias = Callable[[Any], None]
+"""Called with each connection that is opened, in its thread; a test registers its own clock here."""
+
+PRAGMAS = (
+    "PRAGMA busy_timeout = {busy_timeout}",
+    "PRAGMA journal_mode = WAL",
+    "PRAGMA synchronous = FULL",
+    "PRAGMA fullfsync = ON",
+    "PRAGMA recursive_triggers = ON",
+    "PRAGMA wal_autocheckpoint = 0",
+)
+"""For every connection of ours. The order matters: another process may hold the lock that WAL mode needs."""
+
+
+class Reader(Protocol):
+    """A connection that only reads, off the event loop."""
+
+    async def fetch(self, sql: str, parameters: Sequence[Any]) -> list[Row]:
+        """Run one query and return its rows."""
+
+    async def close(self) -> None:
+        """Close the connection and end its thread."""
+
+
+class Driver(Protocol):
+    """How one copy of SQLite is opened."""
+
+    copy: Copy
+
+    def version(self) -> tuple[int, ...]:
+        """The version of this copy."""
+
+    def open(self, path: str, busy_timeout: int, on_connect: OnConnect | None) -> Connection:
+        """Open a connection for the calling thread."""
+
+    async def reader(self, path: str, busy_timeout: int, on_connect: OnConnect | None) -> Reader:
+        """Open a connection that reads."""
+
+
+class StdlibConnection:
+    """A `sqlite3` connection in autocommit mode: transactions are statements."""
+
+    def __init__(self, raw: sqlite3.Connection) -> None:
+        self.raw = raw
+
+    def execute(self, sql: str, parameters: Sequence[Any] = ()) -> list[Row]:
+        """Run one statement to its end."""
+        return self.raw.execute(sql, parameters).fetchall()
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether a transaction is open."""
+        return self.raw.in_transaction
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.raw.close()
+
+
+class ApswConnection:
+    """An `apsw` connection."""
+
+    def __init__(self, raw: apsw.Connection) -> None:
+        self.raw = raw
+
+    def execute(self, sql: str, parameters: Sequence[Any] = ()) -> list[Row]:
+        """Run one statement to its end."""
+        return self.raw.execute(sql, parameters).fetchall()
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether a transaction is open."""
+        return self.raw.in_transaction
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.raw.close()
+
+
+class StdlibDriver:
+    """`sqlite://`: the copy that the application's own connections use. Reads go through aiosqlite."""
+
+    copy: Copy = "stdlib"
+
+    def version(self) -> tuple[int, ...]:
+        """The version of the standard library's copy."""
+        return sqlite3.sqlite_version_info
+
+    def open(self, path: str, busy_timeout: int, on_connect: OnConnect | None) -> Connection:
+        """Open a connection for the calling thread."""
+        raw = sqlite3.connect(path, isolation_level=None)
+        return _prepared(StdlibConnection(raw), raw, busy_timeout, on_connect)
+
+    async def reader(self, path: str, busy_timeout: int, on_connect: OnConnect | None) -> Reader:
+        """Open an aiosqlite connection that reads."""
+
+        def connect() -> sqlite3.Connection:
+            raw = sqlite3.connect(path, isolation_level=None)
+            _prepared(StdlibConnection(raw), raw, busy_timeout, on_connect)
+            raw.execute("PRAGMA query_only = ON")
+            return raw
+
+        connection = await aiosqlite.Connection(connect, iter_chunk_size=64)
+        _stop_with_main_thread(connection)
+        return AiosqliteReader(connection)
+
+
+class AiosqliteReader:
+    """Reads through aiosqlite."""
+
+    def __init__(self, connection: aiosqlite.Connection) -> None:
+        self._connection = connection
+
+    async def fetch(self, sql: str, parameters: Sequence[Any]) -> list[Row]:
+        """Run one query and return its rows."""
+        return [tuple(row) for row in await self._connection.execute_fetchall(sql, parameters)]
+
+    async def close(self) -> None:
+        """Close the connection and end its thread."""
+        await self._connection.close()
+
+
+def _stop_with_main_thread(connection: aiosqlite.Connection) -> None:
+    # aiosqlite's thread is no daemon: a program that forgets to close its outbox would never end.
+    def stop() -> None:
+        threading.main_thread().join()
+        connection.stop()
+
+    threading.Thread(target=stop, name="edgeoutbox-reader-stop", daemon=True).start()
+
+
+class ApswDriver:
+    """`sqlite+apsw://`: apsw's own, newer copy, for processes of our own and applications that use apsw."""
+
+    copy: Copy = "apsw"
+
+    def version(self) -> tuple[int, ...]:
+        """The version of apsw's copy."""
+        return tuple(int(part) for part in apsw.sqlite_lib_version().split("."))
+
+    def open(self, path: str, busy_timeout: int, on_connect: OnConnect | None) -> Connection:
+        """Open a connection for the calling thread."""
+        raw = apsw.Connection(path)
+        return _prepared(ApswConnection(raw), raw, busy_timeout, on_connect)
+
+    async def reader(self, path: str, busy_timeout: int, on_connect: OnConnect | None) -> Reader:
+        """Open a connection that reads, in a thread of its own."""
+        pool = ThreadPoolExecutor(1, thread_name_prefix="edgeoutbox-reader")
+
+        def connect() -> Connection:
+            connection = self.open(path, busy_timeout, on_connect)
+            connection.execute("PRAGMA query_only = ON")
+            return connection
+
+        connection = await asyncio.get_running_loop().run_in_executor(pool, connect)
+        return ApswReader(connection, pool)
+
+
+class ApswReader:
+    """Reads through apsw."""
+
+    def __init__(self, connection: Connection, pool: ThreadPoolExecutor) -> None:
+        self._connection = connection
+        self._pool = pool
+
+    async def fetch(self, sql: str, parameters: Sequence[Any]) -> list[Row]:
+        """Run one query and return its rows."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._pool, self._connection.execute, sql, parameters)
+
+    async def close(self) -> None:
+        """Close the connection and end its thread."""
+        await asyncio.get_running_loop().run_in_executor(self._pool, self._connection.close)
+        self._pool.shutdown(wait=False)
+
+
+def _prepared(connection: Connection, raw: Any, busy_timeout: int, on_connect: OnConnect | None) -> Connection:
+    if on_connect is not None:
+        on_connect(raw)
+    try:
+        for pragma in PRAGMAS:
+            connection.execute(pragma.format(busy_timeout=busy_timeout))
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def require_version(driver: Driver) -> None:
+    """Refuse a copy of SQLite that the schema cannot live in."""
+    if driver.version() < MINIMUM:
+        found, needed = (".".join(map(str, version)) for version in (driver.version(), MINIMUM))
+        raise UnsupportedSqlite(f"SQLite {found} ({driver.copy}) is too old: {needed} or later is needed")
+
+
+def has_wal_reset_defect(version: tuple[int, ...]) -> bool:
+    """Whether a checkpoint of another connection can lose committed rows: SQLite before 3.51.3, unless backported."""
+    backported = [(3, 44, 6), (3, 50, 7)]
+    fixed = any(version[:2] == release[:2] and version >= release for release in backported)
+    return version < (3, 51, 3) and not fixed
+
+
+_BUSY = {5, 6}
+_UNAVAILABLE = {7, 8, 10, 11, 13, 14, 26}
+_CONSTRAINT = 19
+_MISSING = re.compile(r"no such table: (main\.)?agent_action")
+
+
+def storage_error(error: Exception) -> StorageError | None:
+    """A driver's error as one of ours, or `None` when it is not a driver's. The texts hold no values."""
+    if isinstance(error, sqlite3.Error):
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        name = getattr(error, "sqlite_errorname", type(error).__name__)
+    elif isinstance(error, apsw.Error):
+        code = getattr(error, "result", 0) & 0xFF
+        name = type(error).__name__
+    else:
+        return None
+    if code in _BUSY:
+        return DatabaseBusy(
+            "the database is locked by another connection; if your own transaction is open, give it as connection="
+        )
+    if code in _UNAVAILABLE:
+        return DatabaseUnavailable(f"the database cannot be used now ({name}); check disk space, permissions and the disk")
+    if code == _CONSTRAINT:
+        return ForbiddenByGuard(str(error).removeprefix("CHECK constraint failed: "))
+    if _MISSING.search(str(error)):
+        return NoSchema("the database has no edgeoutbox tables; open it with Outbox once, or apply schema.sql")
+    return StorageError(f"the database refused a statement ({name})")

@@ -1,0 +1,119 @@
+"""Enqueue: insert an action whose key is new, or answer with the one that holds the key."""
+
+from edgeoutbox.errors import InvalidRequest, KeyOfAnotherKind, LaneBusy, UndecodableInLane
+from edgeoutbox.keys import canonical_json, digest, parse_json
+from edgeoutbox.model import ActionRequest, Enqueued
+from edgeoutbox.states import State
+from edgeoutbox.storage.protocol import Supersede
+from edgeoutbox.storage.sqlite.steps import NOW, Row, Steps
+from edgeoutbox.variants import selects
+
+# (new) -> PROPOSED or ADMITTED, unless the key is taken; served by the unique index on idempotency_key.
+INSERT = f"""
+INSERT INTO agent_action (
+  kind, workspace_id, lane_key, idempotency_key, run_id, payload, payload_digest, subject_account_id, max_attempts,
+  due_at, expires_at, trace_parent, state, admitted_at
+)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, COALESCE(?, {NOW}), ?, ?, ?, CASE WHEN ? THEN {NOW} END)
+ON CONFLICT (idempotency_key) DO NOTHING
+RETURNING id
+"""
+
+# The action that holds a key.
+HOLDER = """
+SELECT id, kind, lane_key, payload_digest, payload, state FROM agent_action WHERE idempotency_key = ?
+"""
+
+# Everything open in a lane; served by ix_agent_action_open.
+IN_LANE = """
+SELECT id, kind, state, payload, idempotency_key FROM agent_action
+WHERE lane_key = ? AND state IN ('PROPOSED', 'ADMITTED', 'EXECUTING')
+ORDER BY id
+"""
+
+# PROPOSED, ADMITTED -> CANCELLED, for all that waits in a lane. Last first: no action becomes head on the way.
+SUPERSEDE = f"""
+UPDATE agent_action
+SET state = 'CANCELLED', stop_reason = 'SUPERSEDED', payload = NULL, is_head = 0, ended_at = {NOW}
+WHERE id = ?
+"""
+
+
+def enqueue(request: ActionRequest, *, proposed: bool = False, supersede: Supersede | None = None) -> Steps[Enqueued]:
+    """Insert the request, or answer with the action that holds its key."""
+    superseded: tuple[int, ...] = ()
+    if supersede is not None:
+        holder = yield HOLDER, (request.idempotency_key,)
+        if not holder:
+            superseded = yield from _supersede(request, supersede)
+    state = State.PROPOSED if proposed else State.ADMITTED
+    rows = yield INSERT, _values(request, state)
+    if rows:
+        return Enqueued(rows[0][0], created=True, same_content=True, validated=False, state=state, superseded=superseded)
+    holders = yield HOLDER, (request.idempotency_key,)
+    return _answer(request, holders[0])
+
+
+def enqueue_many(
+    requests: tuple[ActionRequest, ...], *, proposed: bool = False, supersede: Supersede | None = None
+) -> Steps[list[Enqueued]]:
+    """Enqueue each request, in order."""
+    answers = []
+    for request in requests:
+        answers.append((yield from enqueue(request, proposed=proposed, supersede=supersede)))
+    return answers
+
+
+def _values(request: ActionRequest, state: State) -> tuple[str | int | None, ...]:
+    return (
+        request.kind,
+        request.workspace_id,
+        request.lane_key,
+        request.idempotency_key,
+        request.run_id,
+        request.payload_text,
+        request.payload_digest,
+        request.subject_account_id,
+        request.max_attempts,
+        request.due_at,
+        request.expires_at,
+        request.trace_parent,
+        state.value,
+        int(state is State.ADMITTED),
+    )
+
+
+def _answer(request: ActionRequest, holder: Row) -> Enqueued:
+    action_id, kind, lane_key, stored_digest, payload, state = holder
+    if kind != request.kind:
+        raise KeyOfAnotherKind(f"action {action_id} of kind {kind} holds this idempotency key; let keys name their kind")
+    same = lane_key == request.lane_key and _digest_of(stored_digest, payload) == request.payload_digest
+    return Enqueued(action_id, created=False, same_content=same, validated=False, state=State(state))
+
+
+def _digest_of(stored: str | None, payload: str | None) -> str | None:
+    if stored is None and payload is not None:
+        try:
+            return digest(canonical_json(parse_json(payload)))
+        except InvalidRequest:
+            return None
+    return stored
+
+
+def _supersede(request: ActionRequest, supersede: Supersede) -> Steps[tuple[int, ...]]:
+    if request.lane_key is None:
+        raise InvalidRequest("lane_key: superseding needs the lane whose actions it ends")
+    rows = yield IN_LANE, (request.lane_key,)
+    for action_id, kind, state, payload, key in rows:
+        condition = supersede.decodable.get(kind)
+        if condition is None or not selects(condition, payload, key):
+            raise UndecodableInLane(
+                f"action {action_id} of kind {kind} in this lane cannot be decoded here, so it is not superseded; "
+                "open the Outbox with an adapter that knows it"
+            )
+        if state == State.EXECUTING and supersede.if_running == "refuse":
+            raise LaneBusy(f"action {action_id} of kind {kind} is executing in this lane; enqueue when it has ended")
+    waiting = [row[0] for row in rows if row[2] != State.EXECUTING]
+    for action_id in reversed(waiting):
+        yield SUPERSEDE, (action_id,)
+    return tuple(waiting)

@@ -1,0 +1,62 @@
+"""Executors: who is there, and which rows they carry out."""
+
+from collections.abc import Mapping
+
+from pydantic import TypeAdapter
+
+from edgeoutbox.model import Action
+from edgeoutbox.storage.protocol import ExecutorRecord
+from edgeoutbox.storage.sqlite.steps import NOW, Steps
+from edgeoutbox.variants import Condition, selects
+
+SEEN_WITHIN = 60_000
+"""How long ago, in milliseconds, an executor that is there was seen at most; it says so every 10 seconds."""
+
+FORGOTTEN_AFTER = 86_400_000
+
+HEARTBEAT = f"""
+INSERT INTO agent_action_executor (owner, version, kinds, started_at, seen_at)
+VALUES (?, ?, ?, {NOW}, {NOW})
+ON CONFLICT (owner) DO UPDATE SET seen_at = excluded.seen_at, kinds = excluded.kinds
+"""
+
+DROP_OLD = f"DELETE FROM agent_action_executor WHERE seen_at < {NOW} - {FORGOTTEN_AFTER}"
+
+LEAVE = "DELETE FROM agent_action_executor WHERE owner = ?"
+
+THERE = f"""
+SELECT owner, version, kinds, started_at, seen_at FROM agent_action_executor
+WHERE seen_at >= {NOW} - {SEEN_WITHIN}
+ORDER BY owner
+"""
+
+_KINDS: TypeAdapter[dict[str, Condition]] = TypeAdapter(dict[str, Condition])
+
+
+def heartbeat(owner: str, version: str, kinds: Mapping[str, Condition]) -> Steps[None]:
+    """Say that the executor is there."""
+    yield HEARTBEAT, (owner, version, _KINDS.dump_json(dict(kinds)).decode())
+    yield DROP_OLD, ()
+
+
+def leave(owner: str) -> Steps[None]:
+    """Say that the executor is gone."""
+    yield LEAVE, (owner,)
+
+
+def there() -> Steps[list[ExecutorRecord]]:
+    """The executors that were seen within the last minute."""
+    rows = yield THERE, ()
+    return [ExecutorRecord(row[0], row[1], _KINDS.validate_json(row[2]), row[3], row[4]) for row in rows]
+
+
+def serving(action: Action) -> Steps[list[ExecutorRecord]]:
+    """The executors that carry this action out."""
+    executors = yield from there()
+    return [executor for executor in executors if carries_out(executor, action)]
+
+
+def carries_out(executor: ExecutorRecord, action: Action) -> bool:
+    """Whether the executor knows the action's kind and variant."""
+    condition = executor.kinds.get(action.kind)
+    return condition is not None and selects(condition, action.payload or "{}", action.idempotency_key)

@@ -1,0 +1,35 @@
+"""Log events and counters. They name actions by id and kind, and never hold a payload, secret or address."""
+
+import logging
+from collections import Counter
+from collections.abc import Mapping
+
+log = logging.getLogger("edgeoutbox")
+
+
+def event(level: int, name: str, **fields: object) -> None:
+    """Log one event: its name and fields as the message, and each field as an attribute of the record."""
+    if log.isEnabledFor(level):
+        text = " ".join(f"{key}={value}" for key, value in fields.items())
+        extra = {"event": name, **{f"event_{key}": value for key, value in fields.items()}}
+        log.log(level, "%s %s", name, text, extra=extra)
+
+
+class Metrics:
+    """Counters of one executor: `action.attempts` (kind, result, recorded) and `action.ended` (kind, state, reason)."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[tuple[str, tuple[tuple[str, str], ...]]] = Counter()
+
+    def count(self, name: str, **labels: str) -> None:
+        """Add one."""
+        self._counts[name, tuple(labels.items())] += 1
+
+    def snapshot(self) -> Mapping[tuple[str, tuple[tuple[str, str], ...]], int]:
+        """Every counter as it stands: (name, labels) -> count."""
+        return dict(self._counts)
+
+    def total(self, name: str, **labels: str) -> int:
+        """The sum of a counter over all series that have these labels."""
+        wanted = set(labels.items())
+        return sum(count for (key, series), count in self._counts.items() if key == name and wanted <= set(series))

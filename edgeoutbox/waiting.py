@@ -1,0 +1,80 @@
+"""Why: one true sentence about what an action waits for."""
+
+from datetime import UTC, datetime
+
+from edgeoutbox.states import State
+from edgeoutbox.storage.protocol import ExecutorRecord, Situation
+from edgeoutbox.variants import selects
+
+
+def sentence(situation: Situation) -> str:
+    """What the action waits for, or how it ended."""
+    action = situation.action
+    what = f"Action {action.id} ({action.kind})"
+    if action.ended:
+        return f"{what} ended {action.state}: {action.stop_reason}."
+    if action.expires_at is not None and action.expires_at <= situation.now and action.state is not State.EXECUTING:
+        return f"{what} expired at {_moment(action.expires_at)} and will be cancelled by an executor of its kind."
+    if action.state is State.EXECUTING:
+        return f"{what} {_executing(situation)}."
+    if situation.lane_head is not None:
+        head = situation.lane_head
+        return f"{what} waits in its lane behind action {head.id} ({head.kind}), which is {head.state}."
+    if action.state is State.PROPOSED:
+        return f"{what} waits for somebody to admit or refuse it."
+    return f"{what} {_admitted(situation)}."
+
+
+def _executing(situation: Situation) -> str:
+    action = situation.action
+    ends = _moment(action.lease_expires_at or 0)
+    if (action.lease_expires_at or 0) > situation.now:
+        if action.lease_owner is None:
+            return f"may exist at the provider and waits until {ends} to be read back"
+        return f"is executing: attempt {action.attempt}, whose lease ends at {ends}"
+    if not _serving(situation):
+        return f"lost its executor at {ends}, and {_nobody(situation)}; withdraw it as lost, or start one"
+    return _hindered(situation) or f"lost its lease at {ends} and is taken up by the next executor of its kind"
+
+
+def _admitted(situation: Situation) -> str:
+    action = situation.action
+    if not _serving(situation):
+        return f"waits because {_nobody(situation)}"
+    hindered = _hindered(situation)
+    if hindered:
+        return hindered
+    if action.due_at > situation.now:
+        if action.last_error is not None:
+            return f"waits until {_moment(action.due_at)} to be tried again after attempt {action.attempt}"
+        return f"is due at {_moment(action.due_at)}"
+    return "is due and waits for a free executor of its kind"
+
+
+def _hindered(situation: Situation) -> str | None:
+    policy = situation.policy
+    if policy is not None and policy.paused_by is not None:
+        return f"waits because its kind was paused by {policy.paused_by}"
+    if policy is not None and policy.cooling_until is not None and policy.cooling_until > situation.now:
+        return f"waits because its kind cools down until {_moment(policy.cooling_until)}: {policy.cooling_reason}"
+    return None
+
+
+def _serving(situation: Situation) -> bool:
+    return any(_decodes(executor, situation) for executor in situation.executors)
+
+
+def _decodes(executor: ExecutorRecord, situation: Situation) -> bool:
+    action = situation.action
+    condition = executor.kinds.get(action.kind)
+    return condition is not None and selects(condition, action.payload or "{}", action.idempotency_key)
+
+
+def _nobody(situation: Situation) -> str:
+    if any(situation.action.kind in executor.kinds for executor in situation.executors):
+        return "no running executor knows its variant"
+    return "no running executor serves its kind"
+
+
+def _moment(milliseconds: int) -> str:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(sep=" ", timespec="seconds")
