@@ -295,7 +295,7 @@ class Storage(Protocol):
         """Every declared kind."""
 
     async def next_due(self, served: Sequence[Served], owner: str) -> int | None:
-        """Milliseconds until something will be due, reapable or owed; `None` when nothing is foreseen."""
+        """Milliseconds until something can be claimed or a hook is owed; `None` when nothing is foreseen."""
 
     async def owed_hooks(self, hooks_: Hooks, limit: int = 20) -> int:
         """Run hooks that are owed and due; returns how many ran. One that raises is owed again, with backoff."""

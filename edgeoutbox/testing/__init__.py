@@ -1,0 +1,16 @@
+"""For tests, yours and ours: a clock to move, an adapter and a relay to script, and the suite that a backend passes."""
+
+from edgeoutbox.testing.clock import MovableClock, until
+from edgeoutbox.testing.drain import drain
+from edgeoutbox.testing.scripted import Call, HookedAdapter, ScriptedAdapter, ScriptedPayload, Step
+
+__all__ = [
+    "Call",
+    "HookedAdapter",
+    "MovableClock",
+    "ScriptedAdapter",
+    "ScriptedPayload",
+    "Step",
+    "drain",
+    "until",
+]

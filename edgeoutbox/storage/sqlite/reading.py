@@ -39,7 +39,7 @@ GROUP BY kind, state
 # What went wrong, by kind; served by ix_agent_action_trouble.
 TROUBLE_BY_KIND = "SELECT kind, state, COUNT(*) FROM agent_action WHERE state IN ('UNCERTAIN', 'FAILED') GROUP BY kind, state"
 
-# The next moment at which something of one kind can be done; each part is the first entry of an index.
+# The next moment at which something of one kind can be claimed, or a hook is owed; each part is the first entry of an index.
 NEXT_DUE = """
 SELECT MIN(moment) FROM (
   SELECT cooling_until AS moment FROM agent_action_kind WHERE kind = ? AND cooling_until > {now}
@@ -51,10 +51,6 @@ SELECT MIN(moment) FROM (
   SELECT * FROM (SELECT lease_expires_at FROM agent_action INDEXED BY ix_agent_action_lease
     WHERE kind = ? AND state = 'EXECUTING' AND lease_expires_at > {now} AND lease_owner IS NOT ? AND {condition}
     ORDER BY lease_expires_at LIMIT 1)
-  UNION ALL
-  SELECT * FROM (SELECT expires_at FROM agent_action INDEXED BY ix_agent_action_expiry
-    WHERE kind = ? AND state IN ('PROPOSED', 'ADMITTED') AND expires_at IS NOT NULL AND {condition}
-    ORDER BY expires_at LIMIT 1)
   UNION ALL
   SELECT * FROM (SELECT due_at FROM agent_action_ended WHERE kind = ? ORDER BY due_at LIMIT 1)
 )
@@ -160,7 +156,7 @@ def next_due(served: Sequence[Served], owner: str) -> Steps[int | None]:
     for kind in served:
         sql = NEXT_DUE.format(now=NOW, open_kind=OPEN_KIND, condition=sql_of(kind.condition))
         name = kind.kind
-        [(moment,)] = yield sql, (name, name, name, name, owner, name, name)
+        [(moment,)] = yield sql, (name, name, name, name, owner, name)
         if moment is not None and (first is None or moment < first):
             first = moment
     if first is None:

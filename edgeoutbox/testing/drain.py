@@ -1,0 +1,29 @@
+"""Run everything that waits, now."""
+
+from edgeoutbox.executor import Executor
+from edgeoutbox.states import State
+from edgeoutbox.storage.protocol import Query
+from edgeoutbox.testing.clock import MovableClock
+
+MOST_DEFERRALS = 10
+
+
+async def drain(executor: Executor, clock: MovableClock) -> None:
+    """Carry out every action that can be, moving the clock to each next due moment until none is left.
+
+    Rows that this executor does not serve, paused kinds and proposals stay. Raises `RuntimeError` when an action defers
+    for the tenth time: it would never end.
+    """
+    storage = executor.outbox.storage
+    served = [executor.served(kind) for kind in executor.adapters]
+    while True:
+        await executor.until_idle()
+        for state in (State.ADMITTED, State.EXECUTING):
+            for action in await storage.list(Query(state=state, limit=10_000)):
+                # Each claim raises the epoch, and each attempt that counts the attempt: the rest were deferrals.
+                if action.epoch - action.attempt >= MOST_DEFERRALS:
+                    raise RuntimeError(f"action {action.id} of kind {action.kind} deferred for the {MOST_DEFERRALS}th time")
+        wait = await storage.next_due(served, executor.owner)
+        if wait is None:
+            return
+        clock.advance(max(0.001, wait / 1000))
