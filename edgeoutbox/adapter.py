@@ -118,7 +118,7 @@ class Adapter(Protocol[P]):
         """
         ...
 
-    async def ended(self, action: EndedAction, tx: Transaction) -> None:
+    async def ended(self, action: EndedAction, tx: Transaction) -> None:  # noqa: ARG002 - for those who override it
         """Move the application's own rows on when an action of this kind ended, whoever ended it.
 
         Runs in the transaction that ended it and may await nothing but `tx`. When it raises, its changes alone are

@@ -53,7 +53,7 @@ class BlockingOutbox:
         """See `Outbox.get`."""
         return self._wait_for(self._outbox.get(key=key) if action is None and key else self._outbox.get(action or 0))
 
-    def list(  # noqa: A003 - the same name as in Outbox
+    def list(
         self, *, state: State | str | None = None, kind: str | None = None, after: int | None = None, limit: int = 50
     ) -> Page:
         """See `Outbox.list`."""

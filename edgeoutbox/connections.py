@@ -39,7 +39,8 @@ _KNOWN = "sqlite3, aiosqlite, apsw, or a SQLAlchemy Connection, Session, AsyncCo
 class SyncExecute(Protocol):
     """Runs one statement on the caller's connection, now."""
 
-    def __call__(self, sql: str, parameters: Sequence[Any]) -> list[Row]: ...
+    def __call__(self, sql: str, parameters: Sequence[Any]) -> list[Row]:
+        """Run it to its end and return its rows."""
 
 
 def run_sync(connection: object, steps: Steps[T], check: Callable[[ConnectionFacts], None]) -> T:
@@ -186,7 +187,8 @@ def _of_apsw(connection: apsw.Connection) -> SyncExecute:
 
 def _of_sqlalchemy(connection: Any) -> tuple[Literal["stdlib", "apsw"], SyncExecute]:
     if connection.dialect.name != "sqlite":
-        raise UnsupportedConnection(f"connection=: the SQLAlchemy dialect {connection.dialect.name} is not known; give {_KNOWN}")
+        dialect = connection.dialect.name
+        raise UnsupportedConnection(f"connection=: the SQLAlchemy dialect {dialect} is not known; give {_KNOWN}")
     if isinstance(connection.connection.driver_connection, apsw.Connection):
         raise MixedSqliteCopies("connection=: SQLAlchemy through apsw is not known; use its own pysqlite or aiosqlite")
 

@@ -367,4 +367,3 @@ def _no_such(action_id: int) -> NoSuchAction:
 def _require_declared(kind: str, *, declared: bool) -> None:
     if not declared:
         raise InvalidRequest(f"kind {kind}: no program has declared it in this database")
-

@@ -89,7 +89,7 @@ class Verdict:
     misuse: str | None = None
 
 
-def settle(outcome: Outcome, facts: Facts) -> Verdict:
+def settle(outcome: Outcome, facts: Facts) -> Verdict:  # noqa: C901, PLR0911 - a table, one row per result
     """The settlement of an outcome."""
     if facts.refusal is not None and isinstance(outcome, Abandoned):
         return Verdict(_refused(facts.refusal, facts, outcome))

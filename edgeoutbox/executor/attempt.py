@@ -90,7 +90,7 @@ class RunningAttempt:
         if self._delivery is Delivery.WRITES_NOTHING:
             raise ConfigurationError(f"kind {self._kind.name} is declared writes_nothing, so it has no fence")
         if self._delivery is Delivery.AT_MOST_ONCE and self._write_started_at is not None:
-            raise SecondWrite(f"action {self.claim.id} of kind {self._kind.name} has its one fence of this attempt already")
+            raise SecondWrite(f"action {self.claim.id} of kind {self._kind.name}: this attempt has had its one fence")
         window = self._kind.write_window
         before = self._clock.boot()
         answer = await self._storage.begin_write(
@@ -122,7 +122,8 @@ class RunningAttempt:
     async def run(self) -> Outcome:
         """Run the adapter within its time and say what became of it; never raises."""
         try:
-            self._payload = self._kind.variants.decode(self.claim.action.payload or "", self.claim.action.idempotency_key)
+            action = self.claim.action
+            self._payload = self._kind.variants.decode(action.payload or "", action.idempotency_key)
         except InvalidPayload as error:
             return self._invalid(error)
         except UnknownVariant:

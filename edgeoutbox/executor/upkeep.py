@@ -38,7 +38,7 @@ class Upkeep:
         """Keep the house until cancelled."""
         loop = asyncio.get_running_loop()
         seen = swept = loop.time()
-        while True:
+        while True:  # noqa: ASYNC110 - a tick is what this is
             await self._executor.watch_over()
             try:
                 await self.once()

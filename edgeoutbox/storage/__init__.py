@@ -20,8 +20,9 @@ def open_storage(url: str) -> Storage:
     parts = urlsplit(url)
     driver = _DRIVERS.get(parts.scheme)
     if driver is None:
-        raise ConfigurationError(f"url: {parts.scheme or 'no scheme'} is not known; use {' or '.join(_DRIVERS)}:///path")
+        known = " or ".join(_DRIVERS)
+        raise ConfigurationError(f"url: {parts.scheme or 'no scheme'} is not known; use {known}:///path")
     path = unquote(parts.path).removeprefix("/")
     if parts.netloc or not path or ":memory:" in path or parts.query:
-        raise ConfigurationError(f"url: {parts.scheme}:///path names a file (three slashes, or four for an absolute path)")
+        raise ConfigurationError(f"url: {parts.scheme}:///path names a file; an absolute path takes a fourth slash")
     return SqliteStorage(Path(path), driver())

@@ -8,7 +8,7 @@ promised here; what it does not test is not promised.
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 from edgeoutbox.adapter import EndedAction, Transaction
 from edgeoutbox.kinds import Delivery
@@ -205,7 +205,7 @@ class Storage(Protocol):
         """
 
     async def allow(self, kind: str, delivery: Delivery | None, requires_approval: bool | None) -> KindPolicy:
-        """Loosen (or tighten) a kind on a person's word. Raises `LooseningRefused` while one of its actions is fenced."""
+        """Set a kind's guarantee on a person's word. Raises `LooseningRefused` while one of its actions is fenced."""
 
     async def enqueue(
         self,

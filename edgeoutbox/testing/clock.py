@@ -13,9 +13,10 @@ SECONDS_PER_DAY = 86400.0
 
 
 class MovableClock:
-    """Stands still until it is moved. Give it to `SqliteStorage(on_connect=clock.register)` and `Executor(clock=clock)`.
+    """Stands still until it is moved. Seconds throughout.
 
-    On SQLite it takes the place of `julianday`, which also moves the time in defaults and triggers. Seconds throughout.
+    Give it to `SqliteStorage(on_connect=clock.register)` and `Executor(clock=clock)`. On SQLite it takes the place of
+    `julianday`, which also moves the time in defaults and triggers.
     """
 
     def __init__(self, start: float | None = None) -> None:
@@ -72,5 +73,5 @@ class MovableClock:
 async def until(condition: Callable[[], bool], timeout: float = 10.0) -> None:
     """Wait until a condition holds, looking at it in every turn of the loop; raises `TimeoutError`."""
     async with asyncio.timeout(timeout):
-        while not condition():
+        while not condition():  # noqa: ASYNC110 - the condition is anything, not an event
             await asyncio.sleep(0.001)

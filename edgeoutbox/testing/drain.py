@@ -22,7 +22,7 @@ async def drain(executor: Executor, clock: MovableClock) -> None:
             for action in await storage.list(Query(state=state, limit=10_000)):
                 # Each claim raises the epoch, and each attempt that counts the attempt: the rest were deferrals.
                 if action.epoch - action.attempt >= MOST_DEFERRALS:
-                    raise RuntimeError(f"action {action.id} of kind {action.kind} deferred for the {MOST_DEFERRALS}th time")
+                    raise RuntimeError(f"action {action.id} of kind {action.kind} deferred {MOST_DEFERRALS} times")
         wait = await storage.next_due(served, executor.owner)
         if wait is None:
             return

@@ -23,9 +23,11 @@ class Watching(ScriptedAttempt[EmailNotice[Any]]):
     heard: list[str]
 
     def watch(self, relay: ScriptedRelay) -> None:
+        """Note what this relay hears."""
         self._relay = relay
 
     async def begin_write(self) -> WriteWindow:
+        """Note, and give the fence."""
         self.heard = list(self._relay.verbs)
         return await super().begin_write()
 
@@ -77,17 +79,10 @@ async def test_an_inherited_write_is_never_sent_again() -> None:
 
 
 async def test_a_relay_that_gave_up_while_the_fence_was_stored_is_a_retry() -> None:
-    """A 421 that came while nobody asked, during the fence, is no answer to DATA."""
-
-    class Slow(ScriptedAttempt[EmailNotice[Any]]):
-        async def begin_write(self) -> WriteWindow:
-            window = await super().begin_write()
-            await asyncio.sleep(0.05)  # the reply below is on its way
-            return window
-
+    """What came while nobody asked, during the fence, is no answer to DATA."""
     for early in (b"421 too slow\r\n", b"354 go\r\n", b"250 ok\r\n", b"550 no\r\n"):
         async with ScriptedRelay(On(Point.RCPT, Raw(b"250 ok\r\n" + early))) as relay:
-            result = await an_adapter(relay).execute(Slow(a_message()))
+            result = await an_adapter(relay).execute(an_attempt())
             await relay.settled()
         assert isinstance(result, Retry), early
         assert relay.messages == []

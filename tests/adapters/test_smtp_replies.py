@@ -20,21 +20,27 @@ class Pretending(asyncio.Transport):
         self.waiting = 0
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Keep the bytes."""
         self.written += bytes(data)
 
     def is_closing(self) -> bool:
+        """Whether the connection is gone."""
         return self.closing
 
     def abort(self) -> None:
+        """Be gone."""
         self.closing = True
 
     def get_write_buffer_size(self) -> int:
+        """How much was not sent."""
         return self.waiting
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """Expect a pause for whatever is buffered."""
         assert (high, low) == (0, 0)
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        """Expect the reader."""
         assert isinstance(protocol, Wire)
 
 

@@ -40,7 +40,14 @@ from edgeoutbox.storage.sqlite import (
     settling,
 )
 from edgeoutbox.storage.sqlite.committer import Committer, Runner, ThreadRunner
-from edgeoutbox.storage.sqlite.drivers import Driver, OnConnect, Reader, has_wal_reset_defect, require_version, storage_error
+from edgeoutbox.storage.sqlite.drivers import (
+    Driver,
+    OnConnect,
+    Reader,
+    has_wal_reset_defect,
+    require_version,
+    storage_error,
+)
 from edgeoutbox.storage.sqlite.steps import Connection, Steps, run
 from edgeoutbox.storage.sqlite.watch import Watch
 from edgeoutbox.variants import Condition
@@ -210,9 +217,7 @@ class SqliteStorage:
 
     async def reap(self, served: Sequence[Served], owner: str, hooks_: Hooks, limit: int = 100) -> list[Action]:
         """End what expired and what was lost."""
-        return await self._committer.submit(
-            lambda connection: settling.reap(connection, served, owner, hooks_, limit)
-        )
+        return await self._committer.submit(lambda connection: settling.reap(connection, served, owner, hooks_, limit))
 
     async def sweep(self, kinds_: Sequence[str], limit: int = 500) -> int:
         """Delete what has been kept long enough."""

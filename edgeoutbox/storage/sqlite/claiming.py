@@ -95,7 +95,8 @@ def claim(served: Sequence[Served], limit: int, owner: str, *, reclaim: bool) ->
     leases = {kind.kind: kind.lease for kind in wanted}
     claims = []
     for row in rows:
-        claims.append((yield from _claimed(row, owner, leases[row[1]])))
+        claim = yield from _claimed(row, owner, leases[row[1]])
+        claims.append(claim)
     return claims
 
 

@@ -132,7 +132,9 @@ class InlineRunner:
 class Committer:
     """The only writer of a process: it collects operations and commits them together."""
 
-    def __init__(self, open_connection: Callable[[], Connection], after_batch: Callable[[Connection], None], runner: Runner):
+    def __init__(
+        self, open_connection: Callable[[], Connection], after_batch: Callable[[Connection], None], runner: Runner
+    ) -> None:
         self._open_connection = open_connection
         self._after_batch = after_batch
         self._runner = runner

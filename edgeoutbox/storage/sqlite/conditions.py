@@ -37,7 +37,8 @@ def _render(condition: Condition, root: str, depth: int) -> str:
             return f"({_absent(root, path)} OR {branches})"
         case KeySuffix(values):
             options = " OR ".join(
-                f"idempotency_key = {_quote(value)} OR substr(idempotency_key, {-len(value) - 1}) = {_quote(':' + value)}"
+                f"idempotency_key = {_quote(value)} "
+                f"OR substr(idempotency_key, {-len(value) - 1}) = {_quote(':' + value)}"
                 for value in values
             )
             return f"({options})"

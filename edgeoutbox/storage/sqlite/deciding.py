@@ -1,6 +1,5 @@
 """Decide: admit, refuse, withdraw, forget and erase."""
 
-
 from edgeoutbox.errors import ActionRunning, DigestMismatch, InvalidRequest, NoSuchAction, NotPossible
 from edgeoutbox.keys import canonical_json, digest, parse_json
 from edgeoutbox.model import Action
@@ -73,7 +72,7 @@ def decide(action_id: int, decision: Decision) -> Steps[Action]:
             if action.state is State.EXECUTING:
                 raise ActionRunning(f"{what} is executing and may be in the provider's hands; wait for it to end")
             if action.ended:
-                raise NotPossible(f"{what} has ended {action.state} ({action.stop_reason}); nothing is left to withdraw")
+                raise NotPossible(f"{what} has ended {action.state} ({action.stop_reason}); nothing is left of it")
             rows = yield CANCEL, ("WITHDRAWN", decision.by, decision.note, action_id)
         case "withdraw_lost":
             rows = yield from _withdraw_lost(action, decision, what)
@@ -100,7 +99,7 @@ def _admit(action: Action, decision: Decision, what: str) -> Steps[list[tuple[ob
     except InvalidRequest as error:
         raise NotPossible(f"{what} cannot be admitted: {error}") from None
     if stored != decision.payload_digest or action.payload_digest not in {None, stored}:
-        raise DigestMismatch(f"{what}: the digest given is not that of the stored payload; read it again and decide anew")
+        raise DigestMismatch(f"{what}: the digest is not that of the stored payload; read it again and decide anew")
     rows = yield ADMIT, (decision.by, decision.note, stored, action.id)
     if not rows:
         raise NotPossible(f"{what} has expired; propose it again if it is still wanted")
@@ -136,5 +135,3 @@ def forget(idempotency_key: str) -> Steps[bool]:
         yield FORGET_AFTER_HOOK, (action_id,)
         yield FORGET_ENDED, (action_id,)
     return True
-
-

@@ -248,7 +248,7 @@ def storage_error(error: Exception) -> StorageError | None:
             "the database is locked by another connection; if your own transaction is open, give it as connection="
         )
     if code in _UNAVAILABLE:
-        return DatabaseUnavailable(f"the database cannot be used now ({name}); check disk space, permissions and the disk")
+        return DatabaseUnavailable(f"the database cannot be used now ({name}); check its disk and permissions")
     if code == _CONSTRAINT:
         return ForbiddenByGuard(str(error).removeprefix("CHECK constraint failed: "))
     if _MISSING.search(str(error)):

@@ -49,7 +49,9 @@ def enqueue(request: ActionRequest, *, proposed: bool = False, supersede: Supers
     state = State.PROPOSED if proposed else State.ADMITTED
     rows = yield INSERT, _values(request, state)
     if rows:
-        return Enqueued(rows[0][0], created=True, same_content=True, validated=False, state=state, superseded=superseded)
+        return Enqueued(
+            rows[0][0], created=True, same_content=True, validated=False, state=state, superseded=superseded
+        )
     holders = yield HOLDER, (request.idempotency_key,)
     return _answer(request, holders[0])
 
@@ -60,7 +62,8 @@ def enqueue_many(
     """Enqueue each request, in order."""
     answers = []
     for request in requests:
-        answers.append((yield from enqueue(request, proposed=proposed, supersede=supersede)))
+        answer = yield from enqueue(request, proposed=proposed, supersede=supersede)
+        answers.append(answer)
     return answers
 
 
@@ -86,7 +89,7 @@ def _values(request: ActionRequest, state: State) -> tuple[str | int | None, ...
 def _answer(request: ActionRequest, holder: Row) -> Enqueued:
     action_id, kind, lane_key, stored_digest, payload, state = holder
     if kind != request.kind:
-        raise KeyOfAnotherKind(f"action {action_id} of kind {kind} holds this idempotency key; let keys name their kind")
+        raise KeyOfAnotherKind(f"action {action_id} of kind {kind} holds this idempotency key; let keys name kinds")
     same = lane_key == request.lane_key and _digest_of(stored_digest, payload) == request.payload_digest
     return Enqueued(action_id, created=False, same_content=same, validated=False, state=State(state))
 

@@ -37,12 +37,11 @@ WHERE action_id = ?
 # An action that was to be forgotten at its end, when no hook is owed any more.
 FORGET_ENDED = """
 DELETE FROM agent_action
-WHERE id = ? AND ended_at IS NOT NULL AND NOT EXISTS (SELECT 1 FROM agent_action_ended WHERE action_id = agent_action.id)
+WHERE id = ? AND ended_at IS NOT NULL
+  AND NOT EXISTS (SELECT 1 FROM agent_action_ended WHERE action_id = agent_action.id)
 """
 
-_CONTROL = re.compile(
-    r"\s*(BEGIN|COMMIT|END|ROLLBACK|SAVEPOINT|RELEASE|PRAGMA|ATTACH|DETACH|VACUUM)\b", re.IGNORECASE
-)
+_CONTROL = re.compile(r"\s*(BEGIN|COMMIT|END|ROLLBACK|SAVEPOINT|RELEASE|PRAGMA|ATTACH|DETACH|VACUUM)\b", re.IGNORECASE)
 
 
 class HookTransaction:
@@ -67,7 +66,7 @@ def run_hook(connection: Connection, hook: Hook, action: Action) -> None:
     connection.execute(SAVEPOINT)
     try:
         step_through(lambda: cast("Coroutine[Any, Any, None]", hook(action, HookTransaction(connection))))
-    except Exception as error:  # noqa: BLE001 - whatever the application raises must not undo the end of the action
+    except Exception as error:
         if not connection.in_transaction:
             raise
         connection.execute(UNDO)

@@ -19,14 +19,17 @@ FROM agent_action_kind
 """
 
 NEW_KIND = """
-INSERT INTO agent_action_kind (kind, delivery, instance_level, requires_approval, retention_days, has_ended_hook, settings_digest)
+INSERT INTO agent_action_kind (
+  kind, delivery, instance_level, requires_approval, retention_days, has_ended_hook, settings_digest
+)
 VALUES (?, ?, ?, ?, ?, ?, ?)
 """
 
 # Delivery and approval become stricter or stay; of the rest the last declaration holds.
 DECLARE = """
 UPDATE agent_action_kind
-SET delivery = ?, requires_approval = MAX(requires_approval, ?), instance_level = ?, retention_days = ?, has_ended_hook = ?
+SET delivery = ?, requires_approval = MAX(requires_approval, ?), instance_level = ?, retention_days = ?,
+    has_ended_hook = ?
 WHERE kind = ?
 """
 
@@ -36,7 +39,11 @@ SET settings_digest = ?, cooling_since = NULL, cooling_until = NULL, cooling_rea
 WHERE kind = ?
 """
 
-ALLOW = "UPDATE agent_action_kind SET delivery = COALESCE(?, delivery), requires_approval = COALESCE(?, requires_approval) WHERE kind = ?"
+ALLOW = """
+UPDATE agent_action_kind
+SET delivery = COALESCE(?, delivery), requires_approval = COALESCE(?, requires_approval)
+WHERE kind = ?
+"""
 
 FENCED = "SELECT COUNT(*) FROM agent_action WHERE kind = ? AND state = 'EXECUTING' AND write_started_at IS NOT NULL"
 
@@ -46,7 +53,8 @@ COOL_DOWN = f"""
 UPDATE agent_action_kind
 SET cooling_since = {NOW}, cooling_reason = ?1,
     cooling_until = {NOW} + COALESCE(?2, CASE
-      WHEN cooling_until > {NOW} - (cooling_until - cooling_since) THEN MIN({LONGEST_WAIT}, MAX({LONG_WAIT}, 2 * (cooling_until - cooling_since)))
+      WHEN cooling_until > {NOW} - (cooling_until - cooling_since)
+        THEN MIN({LONGEST_WAIT}, MAX({LONG_WAIT}, 2 * (cooling_until - cooling_since)))
       ELSE {LONG_WAIT}
     END)
 WHERE kind = ?3

@@ -32,14 +32,17 @@ FROM agent_action_attempt WHERE action_id = ? ORDER BY epoch
 # What is open, by kind and state; served by ix_agent_action_open.
 OPEN_BY_KIND = f"""
 SELECT kind, state, COUNT(*), MIN(CASE WHEN state = 'ADMITTED' AND due_at <= {NOW} THEN due_at END)
-FROM agent_action WHERE state IN ('PROPOSED', 'ADMITTED', 'EXECUTING') AND (CASE kind {{conditions}} ELSE 1 END)
+FROM agent_action
+WHERE state IN ('PROPOSED', 'ADMITTED', 'EXECUTING') AND (CASE kind {{conditions}} ELSE 1 END)
 GROUP BY kind, state
 """
 
 # What went wrong, by kind; served by ix_agent_action_trouble.
-TROUBLE_BY_KIND = "SELECT kind, state, COUNT(*) FROM agent_action WHERE state IN ('UNCERTAIN', 'FAILED') GROUP BY kind, state"
+TROUBLE_BY_KIND = """
+SELECT kind, state, COUNT(*) FROM agent_action WHERE state IN ('UNCERTAIN', 'FAILED') GROUP BY kind, state
+"""
 
-# The next moment at which something of one kind can be claimed, or a hook is owed; each part is the first entry of an index.
+# The next moment at which one kind can be claimed or a hook is owed; each part is the first entry of an index.
 NEXT_DUE = """
 SELECT MIN(moment) FROM (
   SELECT cooling_until AS moment FROM agent_action_kind WHERE kind = ? AND cooling_until > {now}
@@ -169,5 +172,3 @@ def clock() -> Steps[int]:
     """The database's clock."""
     [(now,)] = yield CLOCK, ()
     return int(now)
-
-

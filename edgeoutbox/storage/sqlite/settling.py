@@ -19,8 +19,9 @@ HELD = "WHERE id = ? AND epoch = ? AND lease_owner = ? AND state = 'EXECUTING'"
 # EXECUTING -> DONE, UNCERTAIN, FAILED, CANCELLED.
 END = f"""
 UPDATE agent_action
-SET state = ?, stop_reason = ?, payload = NULL, is_head = 0, ended_at = {NOW}, lease_owner = NULL, lease_expires_at = NULL,
-    write_started_at = CASE WHEN ? THEN NULL ELSE write_started_at END, readback_ref = COALESCE(?, readback_ref), last_error = ?
+SET state = ?, stop_reason = ?, payload = NULL, is_head = 0, ended_at = {NOW}, lease_owner = NULL,
+    lease_expires_at = NULL, write_started_at = CASE WHEN ? THEN NULL ELSE write_started_at END,
+    readback_ref = COALESCE(?, readback_ref), last_error = ?
 {HELD}
 RETURNING forget_at_end
 """
@@ -58,16 +59,22 @@ UPDATE agent_action
 SET state = 'CANCELLED', stop_reason = 'EXPIRED', payload = NULL, is_head = 0, ended_at = {now}
 WHERE id IN (
   SELECT id FROM agent_action INDEXED BY ix_agent_action_expiry
-  WHERE kind = ? AND state IN ('PROPOSED', 'ADMITTED') AND expires_at IS NOT NULL AND expires_at <= {now} AND {condition}
+  WHERE kind = ? AND state IN ('PROPOSED', 'ADMITTED') AND expires_at IS NOT NULL AND expires_at <= {now}
+    AND {condition}
   LIMIT ?
 )
 RETURNING {columns}
 """
 
-# EXECUTING -> UNCERTAIN, CANCELLED, FAILED for lost leases that nobody may claim again; served by ix_agent_action_lease.
+# EXECUTING -> UNCERTAIN, CANCELLED, FAILED for lost leases that nobody may claim again.
+# Served by ix_agent_action_lease.
 REAP_LOST = """
 UPDATE agent_action
-SET state = CASE WHEN write_started_at IS NOT NULL THEN 'UNCERTAIN' WHEN expires_at <= {now} THEN 'CANCELLED' ELSE 'FAILED' END,
+SET state = CASE
+      WHEN write_started_at IS NOT NULL THEN 'UNCERTAIN'
+      WHEN expires_at <= {now} THEN 'CANCELLED'
+      ELSE 'FAILED'
+    END,
     stop_reason = CASE
       WHEN write_started_at IS NOT NULL AND {at_most_once} THEN 'LEASE_LOST_AFTER_WRITE'
       WHEN write_started_at IS NOT NULL THEN 'READBACK_EXHAUSTED'
@@ -130,7 +137,9 @@ def settle(connection: Connection, claim: Claim, settlement: Settlement, hook: H
                 GIVE_BACK, (settlement.wait, int(not settlement.counts), settlement.last_error, *held)
             )
         case State.EXECUTING:
-            rows = connection.execute(REREAD, (settlement.wait, int(not settlement.counts), settlement.last_error, *held))
+            rows = connection.execute(
+                REREAD, (settlement.wait, int(not settlement.counts), settlement.last_error, *held)
+            )
         case _:
             end = END if hook is None else END_FOR_HOOK
             rows = connection.execute(
@@ -179,9 +188,7 @@ def reap(connection: Connection, served: Sequence[Served], owner: str, hooks: Ho
         expire, lost, shorten = _reap_sql(kind.condition)
         connection.execute(shorten, (kind.kind,))
         rows = connection.execute(expire, (kind.kind, limit))
-        rows += connection.execute(
-            lost, (kind.kind, kind.kind, owner, kind.kind, kind.max_attempts, limit)
-        )
+        rows += connection.execute(lost, (kind.kind, kind.kind, owner, kind.kind, kind.max_attempts, limit))
         for row in rows:
             action = action_of(row)
             ended.append(action)
