@@ -260,9 +260,9 @@ END;
 
 CREATE TRIGGER IF NOT EXISTS guard_agent_action_born BEFORE INSERT ON agent_action
 WHEN NEW.state NOT IN ('PROPOSED', 'ADMITTED') OR NEW.epoch <> 0 OR NEW.attempt <> 0 OR NEW.is_head <> 1
-  OR NEW.readback_ref IS NOT NULL OR NEW.last_error IS NOT NULL OR NEW.decided_at IS NOT NULL
+  OR NEW.readback_ref IS NOT NULL OR NEW.last_error IS NOT NULL OR NEW.decided_by IS NOT NULL OR NEW.decided_at IS NOT NULL
 BEGIN
-  SELECT RAISE(ABORT, 'agent_action: a new action is PROPOSED or ADMITTED, and epoch, attempt, is_head, readback_ref, last_error and decided_at are kept by the database; leave them out');
+  SELECT RAISE(ABORT, 'agent_action: a new action is PROPOSED or ADMITTED, and epoch, attempt, is_head, readback_ref, last_error, decided_by and decided_at come later; leave them out');
 END;
 
 CREATE TRIGGER IF NOT EXISTS guard_agent_action_workspace BEFORE INSERT ON agent_action
@@ -345,6 +345,12 @@ WHEN NEW.stop_reason IS NOT NULL
   AND NOT EXISTS (SELECT 1 FROM agent_action_stop_reason WHERE state = NEW.state AND stop_reason = NEW.stop_reason)
 BEGIN
   SELECT RAISE(ABORT, 'agent_action: this stop_reason does not belong to this state; see agent_action_stop_reason');
+END;
+
+CREATE TRIGGER IF NOT EXISTS guard_agent_action_end BEFORE UPDATE OF state ON agent_action
+WHEN NEW.ended_at IS NOT NULL AND (NEW.is_head = 1 OR NEW.lease_owner IS NOT NULL OR NEW.lease_expires_at IS NOT NULL)
+BEGIN
+  SELECT RAISE(ABORT, 'agent_action.ended_at: leave it out, and the database also clears is_head and the lease');
 END;
 
 CREATE TRIGGER IF NOT EXISTS guard_agent_action_claim BEFORE UPDATE OF state, epoch ON agent_action

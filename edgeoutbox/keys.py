@@ -36,8 +36,10 @@ def parse_json(text: str) -> Any:
     Raises `InvalidRequest`; used for rows that other programs inserted by SQL.
     """
     try:
-        return json.loads(text, object_pairs_hook=_unique_pairs, parse_constant=_refuse_constant)
-    except (json.JSONDecodeError, RecursionError):
+        return _DECODER.decode(text)
+    except InvalidRequest:
+        raise
+    except (ValueError, RecursionError):  # a number of thousands of digits is a ValueError of Python's own
         msg = "payload: not readable as JSON"
         raise InvalidRequest(msg) from None
 
@@ -120,3 +122,6 @@ def _unique_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _refuse_constant(name: str) -> None:
     msg = f"payload: {name} is not JSON"
     raise InvalidRequest(msg)
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_unique_pairs, parse_constant=_refuse_constant)

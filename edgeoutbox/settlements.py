@@ -112,9 +112,14 @@ def settle(outcome: Outcome, facts: Facts) -> Verdict:  # noqa: C901, PLR0911 - 
         case Cancelled():
             return Verdict(_end(State.CANCELLED, outcome.stop_reason, outcome, outcome.reason))
         case Abandoned():
-            return Verdict(None)
+            # Nobody refused: left alone, it would be held for as long as this executor lives.
+            given_up = Interrupted(Interruption.ERROR, "Abandoned")
+            return Verdict(_interrupted(given_up, facts), "it abandoned an action whose fence was not refused")
         case Interrupted():
             return Verdict(_interrupted(outcome, facts))
+        case _:
+            strange = Interrupted(Interruption.ERROR, "no result")
+            return Verdict(_interrupted(strange, facts), "it returned something that is not a result")
 
 
 def _retry(outcome: Retry, facts: Facts) -> Settlement:
@@ -202,11 +207,11 @@ def _end(
 ) -> Settlement:
     return Settlement(
         state=state,
-        stop_reason=stop_reason,
+        stop_reason=StopReason(stop_reason),
         result=_name(outcome),
         reason=_short(reason),
         last_error=_short(reason) or None,
-        readback_ref=readback_ref,
+        readback_ref=None if readback_ref is None else _storable(readback_ref),
         clears_fence=clears_fence,
         evidence=_evidence(outcome),
     )
@@ -226,7 +231,7 @@ def _again(
         result=_name(outcome),
         reason=_short(reason),
         last_error=_short(reason) or None,
-        wait=round(max(0.0, min(wait if math.isfinite(wait) else LONGEST_WAIT, LONGEST_WAIT)) * 1000),
+        wait=_milliseconds(wait),
         counts=counts,
         clears_fence=clears_fence,
         evidence=_evidence(outcome),
@@ -237,13 +242,28 @@ def _name(outcome: Outcome) -> str:
     return outcome.by.name.capitalize() if isinstance(outcome, Interrupted) else type(outcome).__name__
 
 
+def _milliseconds(wait: float) -> int:
+    """A wait as it is stored. One that is no number must not cost the result."""
+    try:
+        seconds = float(wait)
+    except (TypeError, ValueError, OverflowError):
+        seconds = LONGEST_BACKOFF
+    return round(max(0.0, min(seconds if math.isfinite(seconds) else LONGEST_WAIT, LONGEST_WAIT)) * 1000)
+
+
+def _storable(text: object) -> str:
+    """A text that any database takes, whatever an adapter gave."""
+    return str("" if text is None else text).replace("\0", "?").encode(errors="replace").decode()
+
+
 def _short(reason: str) -> str:
+    reason = _storable(reason)
     return reason if len(reason) <= MAX_REASON_LENGTH else reason[: MAX_REASON_LENGTH - 1] + "…"
 
 
 def _evidence(outcome: Outcome) -> str:
     """Evidence as JSON. What cannot be stored must not cost the result."""
-    evidence: Evidence = {} if isinstance(outcome, Interrupted) else outcome.evidence
+    evidence: Evidence = getattr(outcome, "evidence", None) or {}
     try:
         text = json.dumps(dict(evidence), separators=(",", ":"), allow_nan=False)
     except (TypeError, ValueError):

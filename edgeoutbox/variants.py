@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 from edgeoutbox.errors import InvalidPayload, InvalidRequest, UnknownVariant
-from edgeoutbox.keys import parse_json
+from edgeoutbox.keys import canonical_json, parse_json
 from edgeoutbox.model import describe
 
 Path: TypeAlias = tuple[str, ...]
@@ -97,6 +97,8 @@ class Variants(Generic[P]):
         """Read a stored payload: unknown fields are ignored. Raises `UnknownVariant` or `InvalidPayload`."""
         try:
             payload = parse_json(text)
+            if "\\u" in text:  # an escape can hide a NUL or a lone surrogate, which have no canonical form
+                canonical_json(payload)
         except InvalidRequest as error:
             raise InvalidPayload(str(error)) from None
         if not holds(self.condition, payload, idempotency_key):

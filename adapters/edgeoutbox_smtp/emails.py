@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
+from edgeoutbox.keys import refuse_unstorable_text
 from edgeoutbox.model import describe
 from edgeoutbox_smtp.addresses import Address, refuse_unprintable
 from edgeoutbox_smtp.errors import InvalidEmail
@@ -32,8 +33,8 @@ def _line(value: str) -> str:
 
 
 def _text(value: str | None) -> str | None:
-    if value is not None and "\0" in value:
-        raise ValueError("contains a NUL character")
+    if value is not None:
+        refuse_unstorable_text(value, "text")
     return value
 
 

@@ -60,7 +60,9 @@ def multipart(subtype: str, parts: Sequence[Part], seed: str) -> Part:
     """
     bodies = [part.render() for part in parts]
     boundary = "=_" + hashlib.sha256(b"\0".join([seed.encode(), subtype.encode(), *bodies])).hexdigest()[:40]
-    body = b"".join(b"--%s\r\n%s" % (boundary.encode(), part) for part in bodies) + b"--%s--\r\n" % boundary.encode()
+    # The line end before a delimiter belongs to it (RFC 2046 section 5.1.1), so a part keeps its own.
+    line = f"--{boundary}".encode()
+    body = line + b"\r\n" + (b"\r\n" + line + b"\r\n").join(bodies) + b"\r\n" + line + b"--\r\n"
     return Part((f'Content-Type: multipart/{subtype};\r\n boundary="{boundary}"',), body)
 
 

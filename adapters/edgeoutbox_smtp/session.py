@@ -75,7 +75,7 @@ class Session:
         self.abort()
 
     def abort(self) -> None:
-        """End the connection now."""
+        """End the connection now and throw away what is buffered: closing it would still send that."""
         self._transport.abort()
 
 

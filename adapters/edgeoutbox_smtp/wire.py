@@ -137,10 +137,6 @@ class Wire(asyncio.Protocol):
         with suppress(Exception):
             self._write(words)
 
-    def abort(self) -> None:
-        """End the connection now and throw away what is buffered: closing it would still send that."""
-        self._transport.abort()
-
     def data_received(self, data: bytes) -> None:
         """Take what the relay sent (asyncio calls this)."""
         self._unread += data

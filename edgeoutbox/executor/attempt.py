@@ -91,6 +91,7 @@ class RunningAttempt:
             raise ConfigurationError(f"kind {self._kind.name} is declared writes_nothing, so it has no fence")
         if self._delivery is Delivery.AT_MOST_ONCE and self._write_started_at is not None:
             raise SecondWrite(f"action {self.claim.id} of kind {self._kind.name}: this attempt has had its one fence")
+        self._refuse_when_settled()
         window = self._kind.write_window
         before = self._clock.boot()
         answer = await self._storage.begin_write(
@@ -99,6 +100,7 @@ class RunningAttempt:
         if isinstance(answer, Refusal):
             self._refusal = answer
             raise FenceRefused(f"action {self.claim.id} of kind {self._kind.name}: {answer.value}")
+        self._refuse_when_settled()
         after = self._clock.boot()
         lease_ends = before + answer.lease_left / 1000
         if lease_ends - after < window:
@@ -109,6 +111,11 @@ class RunningAttempt:
         self.deadline = after + window
         self.enforce()
         return WriteWindow(window)
+
+    def _refuse_when_settled(self) -> None:
+        # An adapter may shield its call from the cancellation: what was settled without this fence must not be called.
+        if self.settled:
+            raise FenceRefused(f"action {self.claim.id} of kind {self._kind.name}: {Refusal.NOT_HELD.value}")
 
     def enforce(self) -> None:
         """Fit the time limit of the running adapter to the deadline; a suspended machine makes it earlier."""
@@ -128,6 +135,8 @@ class RunningAttempt:
             return self._invalid(error)
         except UnknownVariant:
             return Defer("this build does not decode the action's variant", wait=60.0)
+        except Exception as error:  # noqa: BLE001 - the application's own validators run in there
+            return _error(error)
         try:
             async with asyncio.timeout(None) as self._limit:
                 self.enforce()
@@ -145,7 +154,9 @@ class RunningAttempt:
             outcome = _error(error)
         finally:
             self._limit = None
-        return Interrupted(Interruption.ASLEEP) if self._asleep else outcome
+        # What an adapter says that swallowed the refusal counts: it may have called the provider all the same.
+        asleep = self._asleep and isinstance(outcome, Abandoned | Interrupted)
+        return Interrupted(Interruption.ASLEEP) if asleep else outcome
 
     def overdue(self) -> Outcome:
         """The outcome of an adapter that neither returned nor heeded its cancellation."""

@@ -1,13 +1,14 @@
 """Claim and run: the loop that takes due actions, runs their attempts side by side, and settles them."""
 
 import asyncio
+import contextlib
 import logging
 import secrets
 import socket
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from edgeoutbox import telemetry
 from edgeoutbox.adapter import Adapter, has_ended_hook
@@ -18,10 +19,12 @@ from edgeoutbox.executor.drift import Drift
 from edgeoutbox.executor.upkeep import Upkeep
 from edgeoutbox.model import Action
 from edgeoutbox.outbox import Outbox, by_kind
-from edgeoutbox.settlements import Outcome, Verdict, settle
+from edgeoutbox.settlements import Interrupted, Interruption, Outcome, Verdict, settle
 from edgeoutbox.states import State
 from edgeoutbox.storage.protocol import Claim, Hook, KindPolicy, Served, Settlement
 from edgeoutbox.telemetry import Metrics
+
+T = TypeVar("T")
 
 OVERRUN = 5.0
 """Seconds past its deadline after which an attempt is settled although its adapter still runs."""
@@ -69,6 +72,7 @@ class Executor:
         self._policies: dict[str, KindPolicy] = {}
         self._running: dict[asyncio.Task[None], RunningAttempt] = {}
         self._busy: Counter[str] = Counter()
+        self._taking: set[asyncio.Task[Any]] = set()
         self._wake = asyncio.Event()
         self._listen = asyncio.Event()
         self._idle = asyncio.Event()
@@ -147,12 +151,12 @@ class Executor:
         await self._declare()
         action = await self.outbox.get(action_id)
         served = self.served(action.kind) if action is not None and action.kind in self.adapters else None
-        before = self._clock.boot()
-        claim = await self._storage.claim_one(served, action_id, self.owner) if served is not None else None
-        if claim is None:
+        taken = None if served is None else await asyncio.shield(self._taken(self._take_one(served, action_id)))
+        if taken is None:
             raise NotClaimable(await self.outbox.why(action_id))
-        await asyncio.shield(self._begin(claim, before))
-        return await self.outbox.get(action_id) or claim.action
+        attempt, claimed = taken
+        await asyncio.shield(attempt)
+        return await self.outbox.get(action_id) or claimed
 
     def served(self, kind: str, limit: int = 1) -> Served:
         """A kind as this executor carries it out."""
@@ -177,7 +181,8 @@ class Executor:
         finally:
             upkeep.cancel()
             watch.cancel()
-            await asyncio.gather(upkeep, watch, return_exceptions=True)
+            with contextlib.suppress(asyncio.CancelledError):  # the grace may end already here
+                await asyncio.gather(upkeep, watch, return_exceptions=True)
             if self._timer is not None:
                 self._timer.cancel()
             await self._finish()
@@ -189,7 +194,8 @@ class Executor:
             self._wake.clear()
             self._mark = self._storage.mark()
             claims, more = await self._claim()
-            if not claims and not self._running and not self._unavailable:
+            # An attempt that ended while we asked may have made way for the next of its lane.
+            if not (claims or self._running or self._unavailable or self._wake.is_set()):
                 self._idle.set()
             if not more:
                 await self._rest()
@@ -204,25 +210,42 @@ class Executor:
         ]
         if free <= 0 or not served:
             return [], False
-        before = self._clock.boot()
         try:
-            claims = await self._storage.claim(served, free, self.owner, reclaim=self.leases_are_sure())
+            claims = await asyncio.shield(self._taken(self._take(served, free)))
         except StorageError as error:
             self.storage_failed(error)
             return [], False
         self.storage_works()
-        for claim in claims:
-            self._begin(claim, before)
         taken = Counter(claim.action.kind for claim in claims)
         full = any(taken[kind.kind] == kind.limit for kind in served) or len(claims) == free
         return claims, full and len(self._running) < self._concurrency
+
+    async def _take(self, served: list[Served], limit: int) -> list[Claim]:
+        before = self._clock.boot()
+        claims = await self._storage.claim(served, limit, self.owner, reclaim=self.leases_are_sure())
+        for claim in claims:
+            self._begin(claim, before)
+        return claims
+
+    async def _take_one(self, served: Served, action_id: int) -> tuple[asyncio.Task[None], Action] | None:
+        before = self._clock.boot()
+        claim = await self._storage.claim_one(served, action_id, self.owner)
+        return None if claim is None else (self._begin(claim, before), claim.action)
+
+    def _taken(self, claiming: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
+        """Claim in a task of its own: a claim whose answer nobody awaits would be held, and never be run."""
+        task = asyncio.create_task(claiming, name="edgeoutbox-claim")
+        self._taking.add(task)
+        task.add_done_callback(self._taking.discard)
+        return task
 
     async def _rest(self) -> None:
         """Wait for a finished attempt, a commit of anybody, or the next moment at which something is due."""
         if self._wake.is_set() or self._stopping.is_set():
             return
         if len(self._running) < self._concurrency:
-            self._listen.set()
+            if not self._unavailable:  # what cannot be read seems to change all the time
+                self._listen.set()
             await self._set_timer()
         await self._wake.wait()
         self._listen.clear()
@@ -274,7 +297,10 @@ class Executor:
     async def settle(self, attempt: RunningAttempt, outcome: Outcome) -> None:
         """Record what became of an attempt, however long the database takes to accept it."""
         attempt.settled = True
-        verdict = settle(outcome, attempt.facts())
+        try:
+            verdict = settle(outcome, attempt.facts())
+        except Exception as error:  # noqa: BLE001 - a result of nonsense must not leave the action to nobody
+            verdict = settle(Interrupted(Interruption.ERROR, type(error).__name__), attempt.facts())
         self._report_misuse(attempt, verdict)
         settlement = verdict.settlement
         if settlement is None:
@@ -289,16 +315,18 @@ class Executor:
                 self.storage_failed(error)
                 await asyncio.sleep(wait)
                 wait = min(SETTLE_AGAIN_LAST, wait * 2)
-            except StorageError as error:
+            except Exception as error:  # noqa: BLE001 - a hook can break more than itself; the result comes first
                 telemetry.event(
                     logging.ERROR,
-                    "action.settle.refused",
+                    "action.settle.refused" if hook is None else "action.hook.failed",
                     action_id=attempt.action.id,
                     action_kind=attempt.action.kind,
                     result=settlement.result,
-                    what=str(error),
+                    what=str(error) if isinstance(error, StorageError) else type(error).__name__,
                 )
-                return
+                if hook is None:
+                    return
+                hook = None  # it stays owed
             else:
                 self.storage_works()
                 break
@@ -365,9 +393,12 @@ class Executor:
 
     async def _finish(self) -> None:
         """Let attempts end for the grace period, then cancel them; each still settles."""
-        running = list(self._running)
-        if running and self._grace > 0:
-            await asyncio.wait(running, timeout=self._grace)
+        while self._taking:
+            with contextlib.suppress(asyncio.CancelledError):  # what is claimed must be known, to be given back
+                await asyncio.wait(set(self._taking))
+        if self._running:
+            with contextlib.suppress(asyncio.CancelledError):  # whoever stops us was cancelled: the grace is over
+                await asyncio.wait(list(self._running), timeout=self._grace)
         for task, attempt in self._running.items():
             if not attempt.settled:
                 attempt.shutting_down = True
@@ -375,6 +406,10 @@ class Executor:
         if self._running:
             # Also those whose settlement the database does not take: their leases decide.
             _, left = await asyncio.wait(list(self._running), timeout=OVERRUN)
+            stubborn = [attempt for task, attempt in self._running.items() if task in left and not attempt.settled]
+            left |= {asyncio.create_task(self.settle(one, Interrupted(Interruption.SHUTDOWN))) for one in stubborn}
+            if stubborn:
+                await asyncio.wait(left, timeout=OVERRUN, return_when=asyncio.FIRST_COMPLETED)
             for task in left:
                 task.cancel()
         for adapter in self.adapters.values():

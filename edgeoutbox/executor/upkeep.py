@@ -38,7 +38,7 @@ class Upkeep:
         """Keep the house until cancelled."""
         loop = asyncio.get_running_loop()
         seen = swept = loop.time()
-        while True:  # noqa: ASYNC110 - a tick is what this is
+        while True:
             await self._executor.watch_over()
             try:
                 await self.once()
@@ -67,7 +67,7 @@ class Upkeep:
 
     async def sweep(self) -> None:
         """Delete what has been kept long enough, a little at a time."""
-        while await self._storage.sweep(list(self.conditions), SWEEP_AT_ONCE) >= SWEEP_AT_ONCE:
+        while await self._storage.sweep(list(self.conditions), SWEEP_AT_ONCE) >= SWEEP_AT_ONCE:  # noqa: ASYNC110 - in turns
             await asyncio.sleep(0.05)
 
     async def leave(self) -> None:

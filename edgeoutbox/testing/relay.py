@@ -22,6 +22,7 @@ import asyncio
 import hashlib
 import json
 import re
+import socket
 import ssl
 from collections import Counter
 from collections.abc import Iterable
@@ -51,6 +52,8 @@ __all__ = [
     "read_record",
 ]
 
+_RECEIVE_BUFFER = 64 * 1024
+_BACKLOG = 512
 _MESSAGE_ID = re.compile(rb"^Message-ID:\s*(<[^>\r\n]*>)", re.MULTILINE | re.IGNORECASE)
 
 
@@ -105,10 +108,15 @@ class ScriptedRelay:
         self._hanging: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
+        listening = socket.socket(socket.AF_INET6 if ":" in self.host else socket.AF_INET)
+        # A system may take many megabytes for a program that does not read; then a relay that hangs would go unnoticed.
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((self.host, self.port))
+        self.port = listening.getsockname()[1]
         self._server = await asyncio.start_server(
-            self._serve, self.host, self.port, ssl=self.tls if self.implicit_tls else None
+            self._serve, sock=listening, backlog=_BACKLOG, ssl=self.tls if self.implicit_tls else None
         )
-        self.port = self._server.sockets[0].getsockname()[1]
         return self
 
     async def __aexit__(

@@ -59,7 +59,7 @@ class Drip:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Close the connection."""
+    """Close the connection; a client that was still writing sees it reset."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from edgeoutbox_smtp import EmailNotice, Message, Relay, SmtpAdapter
 
 SENDER = "Shop <shop@example.com>"
 JANE = "jane@example.com"
-BIG = "A line of a long message, which does not fit into what a system buffers.\n" * 120_000
-"""About 9 MB: more than loopback sockets take when nobody reads."""
+BIG = "A line of a long message, which does not fit into what a system buffers.\n" * 100_000
+"""About 7 MB: more than sockets take when nobody reads."""
 
 
 def a_relay(server: ScriptedRelay, **fields: Any) -> Relay:

@@ -1,5 +1,6 @@
 """The message as bytes: what goes in comes out, nothing else does, and every attempt writes the same."""
 
+import base64
 import re
 from email import message_from_bytes
 from email.message import EmailMessage
@@ -81,8 +82,8 @@ def test_a_boundary_cannot_be_written_on_purpose() -> None:
     assert f"--{boundary}--" in str(message.get_body(("plain",)))
 
 
-LINE = st.text(st.characters(exclude_categories=("Cs", "Cc", "Zl", "Zp")), min_size=1, max_size=120).map(str.strip)
-BODY = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"), max_size=400)
+LINE = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"]), max_size=120).map(str.strip).filter(bool)
+BODY = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=400)
 
 
 @settings(max_examples=150, deadline=None)
@@ -93,12 +94,11 @@ BODY = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"
 @example("two  spaces,  and a very long line that has to be folded somewhere between its words, twice")
 def test_a_subject_comes_out_as_it_went_in(subject: str) -> None:
     """Whatever a subject looks like, a reader sees those characters and no other header."""
-    if not subject:
-        return
     email = an_email(subject=subject)
-    words = raw_headers(email)["Subject"]
-    found = re.fullmatch(r"(?:=\?utf-8\?B\?[^?]*\?= ?)+", words)
-    assert (parsed(email)["Subject"] if found and "=?" not in subject else words) == subject or found
+    written = raw_headers(email)["Subject"]
+    words = re.findall(r"=\?utf-8\?B\?([^?]*)\?=", written)
+    assert (b"".join(map(base64.b64decode, words)).decode() if words else written) == subject
+    assert re.fullmatch(r"(=\?utf-8\?B\?[^?]*\?= ?)*", written) or "=?" not in written
     assert list(parsed(email).keys()) == list(parsed(an_email()).keys())
 
 
@@ -114,8 +114,8 @@ def test_bodies_come_out_as_they_went_in(text: str, html: str) -> None:
     bodies = [part.get_payload(decode=True) for part in found.iter_parts()]
     for put, got in zip((text, html), bodies, strict=True):
         assert isinstance(got, bytes)
-        lines = re.sub(r"\r\n|\r|\n", "\n", put).removesuffix("\n")
-        assert got.decode().replace("\r\n", "\n").removesuffix("\n") == lines
+        lines = re.sub(r"\r\n|\r|\n", "\r\n", put).removesuffix("\r\n")
+        assert got.decode() == lines + "\r\n"
     assert all(len(line) <= 998 and b"\r" not in line and b"\n" not in line for line in message.content.split(b"\r\n"))
 
 
@@ -156,16 +156,14 @@ HEADER_TRAPS = {
 @pytest.mark.parametrize("field", ["subject", "to", "cc", "bcc", "reply_to", "sender", "headers", "filename"])
 def test_a_value_cannot_become_a_header(field: str, value: str) -> None:
     """Characters that could end a line are refused wherever they stand, naming the field and not the value."""
+    traps: dict[str, Any] = {
+        "headers": {"X-Topic": value},
+        "filename": [{"filename": value, "content": b""}],
+        "subject": value,
+    }
+    name = "attachments" if field == "filename" else field
     with pytest.raises(InvalidEmail) as refused:
-        match field:
-            case "headers":
-                an_email(headers={"X-Topic": value})
-            case "filename":
-                an_email(attachments=[{"filename": value, "content": b""}])
-            case "subject":
-                an_email(subject=value)
-            case _:
-                an_email(**{field: f"{value} <x@example.com>"})
+        an_email(**{name: traps.get(field, f"{value} <x@example.com>")})
     assert field in str(refused.value)
     assert "y.example" not in str(refused.value)
 
@@ -211,7 +209,7 @@ ADDRESS_TRAPS = [
     "jane@example.com>",
     "jane@[127.0.0.1]",
     "jane@faß.example",
-    "jane@ｅxample.com",
+    "jane@\uff45xample.com",
     "jane@" + "a" * 64 + ".com",
     "j" * 65 + "@example.com",
     "jane@" + ".".join(["abcdefgh"] * 32),
@@ -247,16 +245,18 @@ def test_an_address_is_read(text: str, spec: str) -> None:
 
 
 REFUSED: dict[str, dict[str, Any]] = {
-    "to": {"to": ()},
-    "text": {"text": None},
-    "text: contains a NUL": {"text": "a\0b"},
-    "html: contains a NUL": {"html": "a\0b"},
-    "subject": {"subject": "x" * 995},
-    "headers: X-Long": {"headers": {"X-Long": "x" * 995}},
-    "headers: Bcc": {"headers": {"Bcc": JANE}},
-    "headers: content-type": {"headers": {"content-type": "text/html"}},
-    "headers: Resent-To": {"headers": {"Resent-To": JANE}},
-    "headers: Date": {"headers": {"Date": "now"}},
+    "to: a message needs a recipient": {"to": ()},
+    "to: at most 100 recipients": {"to": [f"p{number}@example.com" for number in range(101)]},
+    "text: a message needs a text or html": {"text": None},
+    "text: contains a NUL character": {"text": "a\0b"},
+    "html: text: contains a NUL character": {"html": "a\0b"},
+    "text: contains a lone surrogate": {"text": "a\ud800b"},
+    "subject: has a word that does not fit": {"subject": "x" * 995},
+    "headers: has a word that does not fit": {"headers": {"X-Long": "x" * 995}},
+    "headers: Bcc is made": {"headers": {"Bcc": JANE}},
+    "headers: content-type is made": {"headers": {"content-type": "text/html"}},
+    "headers: Resent-To is made": {"headers": {"Resent-To": JANE}},
+    "headers: Date is made": {"headers": {"Date": "now"}},
     "headers: a header name": {"headers": {"X Y": "1"}},
     "headers: a header is given twice": {"headers": {"X-A": "1", "x-a": "2"}},
     "headers: a header cannot be empty": {"headers": {"X-A": " "}},
@@ -264,27 +264,26 @@ REFUSED: dict[str, dict[str, Any]] = {
         "headers": {"List-Unsubscribe": "<https://a.example>", "List-Unsubscribe-Post": "yes"}
     },
     "headers: List-Unsubscribe-Post goes with": {"headers": {"List-Unsubscribe-Post": "List-Unsubscribe=One-Click"}},
-    "headers: is read by machines": {"headers": {"List-Unsubscribe": "<https://ä.example>"}},
+    "headers: is read by machines": {"headers": {"List-Unsubscribe": "<https://\u00e4.example>"}},
     "unsubscribe: must be an https": {"unsubscribe": "http://a.example"},
     "unsubscribe: is given twice": {
         "unsubscribe": "https://a.example",
         "headers": {"List-Unsubscribe": "<https://b.example>"},
     },
-    "attachments.0.filename": {"attachments": [{"filename": "../a", "content": b""}]},
-    "attachments.0.content_type": {
+    "attachments.0.filename: must be a name": {"attachments": [{"filename": "../a", "content": b""}]},
+    "attachments.0.content_type: must be": {
         "attachments": [{"filename": "a", "content": b"", "content_type": "message/rfc822"}]
     },
-    "to: at most 100": {"to": [f"p{number}@example.com" for number in range(101)]},
-    "surprise": {"surprise": "private"},
+    "surprise: Extra inputs": {"surprise": "private"},
 }
 
 
 @pytest.mark.parametrize(("says", "fields"), REFUSED.items(), ids=REFUSED.keys())
 def test_what_cannot_be_sent_is_refused(says: str, fields: dict[str, Any]) -> None:
-    """Each rule names the field it is about."""
+    """Each rule names the field it is about, and no value."""
     with pytest.raises(InvalidEmail) as refused:
         an_email(**fields)
-    assert str(refused.value).replace("X-Long", "headers: X-Long").find(says.split(":", maxsplit=1)[0]) >= 0
+    assert says in str(refused.value)
     assert "private" not in str(refused.value)
 
 

@@ -1,6 +1,7 @@
 """The table of replies, and the reader that decides which bytes are a reply."""
 
 import asyncio
+import socket
 
 import pytest
 
@@ -173,6 +174,20 @@ async def test_nothing_is_written_to_a_closing_connection() -> None:
     with pytest.raises(Lost):
         Wire(transport).end_message()
     assert transport.written == b""
+
+
+async def test_what_has_arrived_by_now_is_heard_before_the_terminator() -> None:
+    """A reply that waits in the system's buffer, unread, is early too."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        transport, _ = await asyncio.get_running_loop().create_connection(asyncio.Protocol, sock=ours)
+        wire = Wire(transport)
+        await wire.send(b"the whole body\r\n", 1)
+        theirs.sendall(b"250 taken already\r\n")
+        with pytest.raises(Spoke) as early:
+            await wire.listen(1)
+        transport.abort()
+    assert early.value.reply == Reply(250)
 
 
 async def test_a_command_is_one_line() -> None:

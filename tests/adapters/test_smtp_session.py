@@ -10,10 +10,19 @@ from typing import Any
 import pytest
 import trustme
 
-from edgeoutbox.results import Defer, Done
-from edgeoutbox.testing.relay import Answer, Drop, Hang, On, Point, ScriptedRelay
+from edgeoutbox.results import Defer, Done, Failed, Result, Retry, Uncertain
+from edgeoutbox.testing.relay import Answer, Drop, Hang, On, Point, Raw, Reset, ScriptedRelay
 from edgeoutbox_smtp import Relay, SmtpAdapter
-from tests.adapters.smtp_building import JANE, SENDER, an_adapter, an_attempt, client_context, server_context
+from tests.adapters.smtp_building import (
+    BIG,
+    JANE,
+    SENDER,
+    a_message,
+    an_adapter,
+    an_attempt,
+    client_context,
+    server_context,
+)
 
 LOGIN = {"username": "shop", "password": "open sesame"}
 USERS = {"shop": "open sesame"}
@@ -117,6 +126,33 @@ async def test_a_message_goes_over_tls(security: str, serving: ssl.SSLContext, t
     assert isinstance(result, Done)
     assert result.evidence["tls"] == "TLSv1.3"
     assert [message.recipients for message in relay.messages] == [(JANE,)]
+
+
+@pytest.mark.parametrize(
+    ("script", "expected", "taken"),
+    [
+        (On(Point.QUIT, Answer(221)), Done, 1),
+        (On(Point.BODY, Hang(), after=200_000), Retry, 0),
+        (On(Point.BODY, Drop(), after=200_000), Retry, 0),
+        (On(Point.BODY, Answer(552), after=200_000), Failed, 0),
+        (On(Point.DATA, Raw(b"354 go\r\n250 ok\r\n")), Retry, 0),
+        (On(Point.DOT, Drop(), keeps=True), Uncertain, 1),
+        (On(Point.DOT, Reset(), keeps=True), Uncertain, 1),
+        (On(Point.DOT, Hang(), keeps=True), Uncertain, 1),
+    ],
+    ids=["whole", "body-hung", "body-lost", "body-552", "early-250", "dot-lost", "dot-reset", "dot-hung"],
+)
+@pytest.mark.parametrize("security", ["starttls", "tls"])
+async def test_the_same_is_proven_over_tls(
+    security: str, script: On, expected: type[Result], taken: int, serving: ssl.SSLContext, trusting: ssl.SSLContext
+) -> None:
+    """Encryption changes nothing about what the end of a connection proves, for a message of many chunks too."""
+    async with ScriptedRelay(script, tls=serving, implicit_tls=security == "tls") as relay:
+        adapter = an_adapter(relay, fields={"security": security, "tls_context": trusting})
+        result = await adapter.execute(an_attempt(a_message(text=BIG), window=1.5))
+        await relay.settled()
+    assert type(result) is expected, result
+    assert len(relay.messages) == taken
 
 
 async def test_a_cafile_is_trusted(authority: trustme.CA, serving: ssl.SSLContext, tmp_path: Any) -> None:

@@ -164,6 +164,16 @@ class SqliteStorage:
     async def _write(self, steps: Callable[[], Steps[T]], *, single: bool = False) -> T:
         return await self._committer.submit(lambda connection: run(connection, steps()), single=single)
 
+    async def _with_hooks(self, hooks_: Hooks, operation: Callable[[Connection, Hooks], T]) -> T:
+        """Run an operation that runs hooks. One that rolls everything back is left out of the next try: it is owed."""
+        lost: dict[int, hooks.TransactionLost] = {}
+        while True:
+            spared = hooks.sparing(hooks_, lost)
+            try:
+                return await self._committer.submit(lambda connection: operation(connection, spared))  # noqa: B023 - awaited
+            except hooks.TransactionLost as error:
+                lost[error.action_id] = error
+
     async def _read(self, steps: Steps[T]) -> T:
         if self._reader is None:
             raise StorageError("the outbox is closed; open it with 'async with Outbox(...)'")
@@ -209,15 +219,22 @@ class SqliteStorage:
 
     async def begin_write(self, action_id: int, epoch: int, owner: str, window: int) -> Fence | Refusal:
         """Store the fence durably."""
-        return await self._write(lambda: claiming.begin_write(action_id, epoch, owner, window), single=True)
+        return await self._committer.submit_to(claiming.begin_writes, (action_id, epoch, owner, window))
 
     async def settle(self, claim: Claim, settlement: Settlement, hook: Hook | None = None) -> bool:
         """End the claim's attempt."""
-        return await self._committer.submit(lambda connection: settling.settle(connection, claim, settlement, hook))
+        if hook is None or not settlement.state.ended:
+            return await self._committer.submit_to(settling.settle_many, (claim, settlement))
+        kind = claim.action.kind
+        return await self._with_hooks(
+            {kind: hook}, lambda connection, hooks_: settling.settle(connection, claim, settlement, hooks_[kind])
+        )
 
     async def reap(self, served: Sequence[Served], owner: str, hooks_: Hooks, limit: int = 100) -> list[Action]:
         """End what expired and what was lost."""
-        return await self._committer.submit(lambda connection: settling.reap(connection, served, owner, hooks_, limit))
+        return await self._with_hooks(
+            hooks_, lambda connection, hooks_: settling.reap(connection, served, owner, hooks_, limit)
+        )
 
     async def sweep(self, kinds_: Sequence[str], limit: int = 500) -> int:
         """Delete what has been kept long enough."""
@@ -285,7 +302,7 @@ class SqliteStorage:
 
     async def owed_hooks(self, hooks_: Hooks, limit: int = 20) -> int:
         """Run hooks that are owed and due."""
-        return await self._committer.submit(lambda connection: hooks.run_owed(connection, hooks_, limit))
+        return await self._with_hooks(hooks_, lambda connection, hooks_: hooks.run_owed(connection, hooks_, limit))
 
     async def heartbeat(self, owner: str, version: str, kinds_: Mapping[str, Condition]) -> None:
         """Say that the executor is there."""

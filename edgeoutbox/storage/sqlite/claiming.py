@@ -1,15 +1,20 @@
 """Claim and fence: who owns an action, and the mark that a write may exist."""
 
+import json
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import TypeAlias
 
 from edgeoutbox.errors import InvalidRequest
 from edgeoutbox.keys import canonical_json, digest, parse_json
 from edgeoutbox.storage.protocol import Claim, Fence, Refusal, Served
 from edgeoutbox.storage.sqlite.conditions import sql_of
 from edgeoutbox.storage.sqlite.rows import COLUMNS, action_of
-from edgeoutbox.storage.sqlite.steps import NOW, Row, Steps
+from edgeoutbox.storage.sqlite.steps import NOW, Connection, Row, Steps, fields
 from edgeoutbox.variants import Condition
+
+Attempting: TypeAlias = tuple[int, int, str, int]
+"""An attempt that wants to write: the action's id, the claim's epoch and owner, the write window."""
 
 # Whether claims of a kind are allowed now: nobody paused it and it is not cooling down.
 OPEN_KIND = f"""
@@ -65,9 +70,10 @@ FILL_DIGEST = "UPDATE agent_action SET payload_digest = ? WHERE id = ? AND paylo
 # The fence. The first unproven write keeps its time, so that a later attempt knows that it must read back first.
 BEGIN_WRITE = f"""
 UPDATE agent_action SET write_started_at = COALESCE(write_started_at, {NOW})
-WHERE id = ? AND epoch = ? AND lease_owner = ? AND state = 'EXECUTING'
-  AND lease_expires_at - {NOW} >= ? AND (expires_at IS NULL OR expires_at > {NOW})
-RETURNING {NOW}, lease_expires_at - {NOW}
+FROM {fields("id", "epoch", "owner", "write_window")} AS held
+WHERE agent_action.id = held.id AND agent_action.epoch = held.epoch AND lease_owner = held.owner
+  AND state = 'EXECUTING' AND lease_expires_at - {NOW} >= write_window AND (expires_at IS NULL OR expires_at > {NOW})
+RETURNING id, epoch, lease_owner, {NOW}, lease_expires_at - {NOW}
 """
 
 # Why a fence was refused.
@@ -107,12 +113,15 @@ def claim_one(served: Served, action_id: int, owner: str) -> Steps[Claim | None]
     return (yield from _claimed(rows[0], owner, served.lease)) if rows else None
 
 
-def begin_write(action_id: int, epoch: int, owner: str, window: int) -> Steps[Fence | Refusal]:
-    """Set the fence, or say why not."""
-    rows = yield BEGIN_WRITE, (action_id, epoch, owner, window)
-    if rows:
-        return Fence(*rows[0])
-    rows = yield WHY_REFUSED, (action_id, epoch, owner)
+def begin_writes(connection: Connection, attempts: Sequence[Attempting]) -> list[Fence | Refusal]:
+    """Set the fences of many attempts, or say why not."""
+    rows = connection.execute(BEGIN_WRITE, (json.dumps([*set(attempts)]),))
+    fences = {row[:3]: Fence(*row[3:]) for row in rows}
+    return [fences.get(attempt[:3]) or _refusal(connection, *attempt[:3]) for attempt in attempts]
+
+
+def _refusal(connection: Connection, action_id: int, epoch: int, owner: str) -> Refusal:
+    rows = connection.execute(WHY_REFUSED, (action_id, epoch, owner))
     if not rows:
         return Refusal.NOT_HELD
     return Refusal.EXPIRED if rows[0][0] else Refusal.LEASE_SHORT

@@ -18,19 +18,29 @@ from edgeoutbox.errors import StorageError
 from edgeoutbox.storage.sqlite.drivers import storage_error
 from edgeoutbox.storage.sqlite.steps import Connection
 
+Item = TypeVar("Item")
 T = TypeVar("T")
 
-BATCH = 512
+BATCH = 128
 """How many operations one transaction takes at most."""
+
+
+Many: TypeAlias = Callable[[Connection, Sequence[Any]], Sequence[Any]]
+"""A state change that one call makes for many operations at once: an item in, an answer out, for each."""
 
 
 @dataclass(eq=False, slots=True)
 class Operation(Generic[T]):
-    """One state change. `single` says that it is one statement, which undoes itself when it fails."""
+    """One state change. `single` says that it is one statement, which undoes itself when it fails.
+
+    With `many`, the items of all operations of a batch that have the same `many` are handed to it together.
+    """
 
     run: Callable[[Connection], T]
     waiter: "asyncio.Future[T]"
-    single: bool
+    single: bool = False
+    many: Many | None = None
+    item: Any = None
     value: Any = None
     error: Exception | None = field(default=None)
 
@@ -85,13 +95,13 @@ class ThreadRunner:
             batch = list(taken)
             last = False
             with contextlib.suppress(queue.Empty):
-                while len(batch) < BATCH:
+                while not last and len(batch) < BATCH:
                     more = self._queue.get_nowait()
-                    if more is None:
-                        last = True
-                        break
-                    batch.extend(more)
-            work(batch)
+                    last = more is None
+                    batch.extend(more or ())
+            # While one part is committed, the event loop goes on with those that were answered before.
+            for part in range(0, len(batch), BATCH):
+                work(batch[part : part + BATCH])
             if last:
                 return
 
@@ -160,16 +170,30 @@ class Committer:
 
         Cancelling the caller drops the answer, not the operation.
         """
+        return await self._submit(Operation(run, self._waiter(), single))
+
+    async def submit_to(self, many: Callable[[Connection, Sequence[Item]], Sequence[T]], item: Item) -> T:
+        """Like `submit`, for a state change that is made for everybody who wants it at once."""
+
+        def alone(connection: Connection) -> T:
+            [answer] = many(connection, [item])
+            return answer
+
+        return await self._submit(Operation(alone, self._waiter(), many=many, item=item))
+
+    def _waiter(self) -> "asyncio.Future[Any]":
         if not self._started:
             raise StorageError("the outbox is closed; open it with 'async with Outbox(...)'")
-        loop = asyncio.get_running_loop()
-        operation = Operation(run, loop.create_future(), single)
+        return asyncio.get_running_loop().create_future()
+
+    async def _submit(self, operation: Operation[T]) -> T:
+        loop = operation.waiter.get_loop()
         if not self._collected:
             # Everything submitted in this turn of the loop goes over together.
             self._loop = loop
             loop.call_soon(self._hand_over)
         self._collected.append(operation)
-        return cast("T", await operation.waiter)
+        return await operation.waiter
 
     def _hand_over(self) -> None:
         if self._collected:
@@ -201,22 +225,39 @@ def _together(connection: Connection, batch: Sequence[Operation[Any]]) -> bool:
         for operation in batch:
             operation.error = error
         return True
-    for operation in batch:
-        try:
-            operation.value = operation.run(connection)
-            operation.error = None
-        except Exception as error:  # noqa: BLE001 - the operation's caller gets it
-            operation.error = error
-            # Disk full, I/O errors and the like end the whole transaction behind our back.
-            if not (operation.single and connection.in_transaction):
-                _roll_back(connection)
-                return False
     try:
+        for many, operations in _shared(batch).items():
+            answers = many(connection, [operation.item for operation in operations])
+            for operation, answer in zip(operations, answers, strict=True):
+                operation.value, operation.error = answer, None
+        for operation in batch:
+            if operation.many is None:
+                _one_of_many(connection, operation)
         connection.execute("COMMIT")
     except Exception:  # noqa: BLE001 - each runs again alone and gets its own error
         _roll_back(connection)
         return False
     return True
+
+
+def _one_of_many(connection: Connection, operation: Operation[Any]) -> None:
+    """Run one operation among others; raises when it may have left something half done."""
+    try:
+        operation.value, operation.error = operation.run(connection), None
+    except Exception as error:
+        # Disk full, I/O errors and the like end the whole transaction behind our back.
+        if not (operation.single and connection.in_transaction):
+            raise
+        operation.error = error
+
+
+def _shared(batch: Sequence[Operation[Any]]) -> dict[Many, list[Operation[Any]]]:
+    """The operations that one call can make together. They go first: a claim then finds the lanes that they open."""
+    shared: dict[Many, list[Operation[Any]]] = {}
+    for operation in batch:
+        if operation.many is not None:
+            shared.setdefault(operation.many, []).append(operation)
+    return shared
 
 
 def _alone(connection: Connection, operation: Operation[Any]) -> None:

@@ -2,13 +2,16 @@
 
 import logging
 import re
-from collections.abc import Callable, Coroutine, Sequence
+import sqlite3
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, cast
 
 from edgeoutbox import telemetry
-from edgeoutbox.errors import HookError
+from edgeoutbox.adapter import Transaction
+from edgeoutbox.errors import DatabaseUnavailable, HookError
 from edgeoutbox.model import Action, ActionRequest, Enqueued
 from edgeoutbox.storage.protocol import Hook, Hooks
+from edgeoutbox.storage.sqlite.drivers import storage_error
 from edgeoutbox.storage.sqlite.enqueueing import enqueue
 from edgeoutbox.storage.sqlite.rows import COLUMNS, action_of
 from edgeoutbox.storage.sqlite.steps import NOW, Connection, Row, run
@@ -28,10 +31,12 @@ ORDER BY owed.due_at LIMIT ?
 # The hook ran.
 PAID = "DELETE FROM agent_action_ended WHERE action_id = ? RETURNING forget"
 
-# The hook raised: again after 10 s, four times as long each time, at most an hour.
+# The hook raised: again after 10 s, four times as long each time, at most an hour; also when the kind was last declared
+# by a program that has no hook.
 OWED_AGAIN = f"""
-UPDATE agent_action_ended SET due_at = {NOW} + MIN(3600000, 10000 << (2 * MIN(tries, 5))), tries = tries + 1
-WHERE action_id = ?
+INSERT INTO agent_action_ended (action_id, kind, due_at, tries) VALUES (?, ?, {NOW} + 10000, 1)
+ON CONFLICT (action_id) DO UPDATE
+SET due_at = {NOW} + MIN(3600000, 10000 << (2 * MIN(tries, 5))), tries = tries + 1
 """
 
 # An action that was to be forgotten at its end, when no hook is owed any more.
@@ -41,7 +46,19 @@ WHERE id = ? AND ended_at IS NOT NULL
   AND NOT EXISTS (SELECT 1 FROM agent_action_ended WHERE action_id = agent_action.id)
 """
 
-_CONTROL = re.compile(r"\s*(BEGIN|COMMIT|END|ROLLBACK|SAVEPOINT|RELEASE|PRAGMA|ATTACH|DETACH|VACUUM)\b", re.IGNORECASE)
+_NOTHING = r"(?:\s|--[^\n]*(?:\n|\Z)|/\*.*?(?:\*/|\Z))*"
+
+_CONTROL = re.compile(
+    _NOTHING + r"(BEGIN|COMMIT|END|ROLLBACK|SAVEPOINT|RELEASE|PRAGMA|ATTACH|DETACH|VACUUM)\b", re.IGNORECASE | re.DOTALL
+)
+
+
+class TransactionLost(HookError):
+    """A hook's statement rolled everything back (OR ROLLBACK, RAISE(ROLLBACK)), the end of its action too."""
+
+    def __init__(self, action_id: int) -> None:
+        super().__init__(f"the ended hook of action {action_id} rolled back the transaction that it runs in")
+        self.action_id = action_id
 
 
 class HookTransaction:
@@ -54,11 +71,20 @@ class HookTransaction:
         """Run one statement and return its rows."""
         if _CONTROL.match(sql):
             raise HookError("an ended hook runs inside a transaction of the outbox and must not control it")
+        if _is_several(sql):  # apsw would run all of them, a COMMIT among them
+            raise HookError("an ended hook executes one statement at a time")
         return self._connection.execute(sql, parameters)
 
     async def enqueue(self, request: ActionRequest) -> Enqueued:
         """Enqueue a follow-up in the same transaction."""
         return run(self._connection, enqueue(request))
+
+
+def _is_several(sql: str) -> bool:
+    for semicolon in re.finditer(";", sql):
+        if sqlite3.complete_statement(sql[: semicolon.end()]):
+            return re.fullmatch(_NOTHING, sql[semicolon.end() :], re.DOTALL) is None
+    return False
 
 
 def run_hook(connection: Connection, hook: Hook, action: Action) -> None:
@@ -68,10 +94,12 @@ def run_hook(connection: Connection, hook: Hook, action: Action) -> None:
         step_through(lambda: cast("Coroutine[Any, Any, None]", hook(action, HookTransaction(connection))))
     except Exception as error:
         if not connection.in_transaction:
-            raise
+            if isinstance(storage_error(error), DatabaseUnavailable):
+                raise
+            raise TransactionLost(action.id) from None
         connection.execute(UNDO)
         connection.execute(RELEASE)
-        connection.execute(OWED_AGAIN, (action.id,))
+        connection.execute(OWED_AGAIN, (action.id, action.kind))
         # Only the type: a message or traceback could show values of the application's rows.
         telemetry.event(
             logging.ERROR,
@@ -82,10 +110,26 @@ def run_hook(connection: Connection, hook: Hook, action: Action) -> None:
             what="its changes were undone and it will be called again",
         )
     else:
+        if not connection.in_transaction:
+            raise TransactionLost(action.id)
         connection.execute(RELEASE)
         [(forget,)] = connection.execute(PAID, (action.id,)) or [(0,)]
         if forget or action.forget_at_end:
             connection.execute(FORGET_ENDED, (action.id,))
+
+
+def sparing(hooks: Hooks, lost: Mapping[int, TransactionLost]) -> Hooks:
+    """The hooks, but those of lost actions only raise: their ends are stored, and the hooks stay owed."""
+
+    def spare(hook: Hook) -> Hook:
+        async def call(action: Action, tx: Transaction) -> None:
+            if action.id in lost:
+                raise lost[action.id]
+            await hook(action, tx)
+
+        return call
+
+    return {kind: spare(hook) for kind, hook in hooks.items()} if lost else hooks
 
 
 def step_through(start: Callable[[], Coroutine[Any, Any, None]]) -> None:

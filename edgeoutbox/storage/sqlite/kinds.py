@@ -143,7 +143,8 @@ def allow(kind: str, delivery: Delivery | None, requires_approval: bool | None) 
 
 
 def cool_down(kind: str, reason: str, wait: int | None) -> Steps[int]:
-    """Put the kind to rest."""
+    """Put the kind to rest, one that nobody declared too: a settlement must not fail for that."""
+    yield KNOW, (kind,)
     yield COOL_DOWN, (reason, wait, kind)
     rows = yield COOLING_UNTIL, (kind,)
     return int(rows[0][0])

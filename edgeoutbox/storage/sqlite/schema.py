@@ -52,6 +52,11 @@ def require_schema(connection: Connection, build: int = VERSION) -> None:
         raise NoSchema("the database has no edgeoutbox tables; open it with Outbox once, or apply schema.sql")
 
 
+def refuse_newer(connection: Connection, build: int = VERSION) -> None:
+    """Raise `SchemaTooNew` for a database that this build cannot work with; one without the schema passes."""
+    _version(connection, build)
+
+
 def _version(connection: Connection, build: int) -> int | None:
     found = connection.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'agent_action_schema'")
     rows = connection.execute("SELECT version, readable_from FROM agent_action_schema") if found else []

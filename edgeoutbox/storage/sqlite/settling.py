@@ -1,7 +1,9 @@
 """Settle, reap and sweep: what ends an attempt, and what becomes of ended actions."""
 
+import json
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import TypeAlias
 
 from edgeoutbox.model import Action
 from edgeoutbox.states import State
@@ -11,23 +13,28 @@ from edgeoutbox.storage.sqlite.conditions import sql_of
 from edgeoutbox.storage.sqlite.hooks import FORGET_ENDED, run_hook
 from edgeoutbox.storage.sqlite.kinds import cool_down
 from edgeoutbox.storage.sqlite.rows import COLUMNS, action_of
-from edgeoutbox.storage.sqlite.steps import NOW, Connection, Row, Steps, run
+from edgeoutbox.storage.sqlite.steps import NOW, Connection, Steps, fields, run
 from edgeoutbox.variants import Condition
+
+Settling: TypeAlias = tuple[Claim, Settlement]
+
+# The action as its end left it, for its hook.
+ENDED = f"SELECT {COLUMNS} FROM agent_action WHERE id = ?"
 
 HELD = "WHERE id = ? AND epoch = ? AND lease_owner = ? AND state = 'EXECUTING'"
 
 # EXECUTING -> DONE, UNCERTAIN, FAILED, CANCELLED.
 END = f"""
 UPDATE agent_action
-SET state = ?, stop_reason = ?, payload = NULL, is_head = 0, ended_at = {NOW}, lease_owner = NULL,
-    lease_expires_at = NULL, write_started_at = CASE WHEN ? THEN NULL ELSE write_started_at END,
-    readback_ref = COALESCE(?, readback_ref), last_error = ?
-{HELD}
-RETURNING forget_at_end
+SET state = held.state, stop_reason = held.stop_reason, payload = NULL, is_head = 0, ended_at = {NOW},
+    lease_owner = NULL, lease_expires_at = NULL, last_error = held.last_error,
+    write_started_at = CASE WHEN held.clears_fence THEN NULL ELSE write_started_at END,
+    readback_ref = COALESCE(held.readback_ref, agent_action.readback_ref)
+FROM {fields("id", "epoch", "owner", "state", "stop_reason", "clears_fence", "readback_ref", "last_error")} AS held
+WHERE agent_action.id = held.id AND agent_action.epoch = held.epoch AND lease_owner = held.owner
+  AND agent_action.state = 'EXECUTING'
+RETURNING id, forget_at_end
 """
-
-# The same, with the whole row for the ended hook.
-END_FOR_HOOK = END.replace("RETURNING forget_at_end", f"RETURNING {COLUMNS}")
 
 # EXECUTING -> ADMITTED: nothing of the action exists at the provider.
 GIVE_BACK = f"""
@@ -49,8 +56,10 @@ RETURNING id
 # The row of the dispatch log, once; a late result of an attempt that was overtaken is kept too.
 LOG = f"""
 UPDATE agent_action_attempt
-SET settled_at = {NOW}, result = ?, reason = ?, evidence = ?, readback_ref = ?, recorded = ?
-WHERE action_id = ? AND epoch = ? AND settled_at IS NULL
+SET settled_at = {NOW}, result = said.result, reason = said.reason, evidence = said.evidence,
+    readback_ref = said.readback_ref, recorded = said.recorded
+FROM {fields("id", "epoch", "result", "reason", "evidence", "readback_ref", "recorded")} AS said
+WHERE agent_action_attempt.action_id = said.id AND agent_action_attempt.epoch = said.epoch AND settled_at IS NULL
 """
 
 # PROPOSED, ADMITTED -> CANCELLED; served by ix_agent_action_expiry.
@@ -94,12 +103,13 @@ WHERE id IN (
 RETURNING {columns}
 """
 
-# A lease claimed in the future (the clock stepped back since) keeps its length from now on.
+# A lease claimed in the future (the clock stepped back since) ends one lease of its kind from now, at most. Doing so
+# again changes nothing: what is left of it may still be running.
 SHORTEN = """
 UPDATE agent_action
-SET lease_expires_at = {now} + (agent_action.lease_expires_at - claim.started_at)
+SET lease_expires_at = {now} + ?1
 FROM agent_action_attempt AS claim
-WHERE agent_action.kind = ? AND agent_action.state = 'EXECUTING' AND agent_action.lease_expires_at > {now}
+WHERE agent_action.kind = ?2 AND agent_action.state = 'EXECUTING' AND agent_action.lease_expires_at > {now} + ?1
   AND claim.action_id = agent_action.id AND claim.epoch = agent_action.epoch AND claim.started_at > {now} + 1000
   AND {condition}
 """
@@ -128,57 +138,66 @@ RETURNING id
 """
 
 
-def settle(connection: Connection, claim: Claim, settlement: Settlement, hook: Hook | None) -> bool:
-    """Write the settlement if the claim still holds the action; fill the log in either case."""
-    held = (claim.id, claim.epoch, claim.owner)
-    match settlement.state:
-        case State.ADMITTED:
-            rows = connection.execute(
-                GIVE_BACK, (settlement.wait, int(not settlement.counts), settlement.last_error, *held)
-            )
-        case State.EXECUTING:
-            rows = connection.execute(
-                REREAD, (settlement.wait, int(not settlement.counts), settlement.last_error, *held)
-            )
-        case _:
-            end = END if hook is None else END_FOR_HOOK
-            rows = connection.execute(
-                end,
-                (
-                    settlement.state.value,
-                    settlement.stop_reason.value if settlement.stop_reason else None,
-                    int(settlement.clears_fence),
-                    settlement.readback_ref,
-                    settlement.last_error,
-                    *held,
-                ),
-            )
-            if rows:
-                _after_end(connection, claim.id, rows[0], hook)
-    recorded = bool(rows)
-    connection.execute(
-        LOG,
-        (
-            settlement.result,
-            settlement.reason or None,
-            settlement.evidence,
-            settlement.readback_ref,
-            int(recorded),
-            claim.id,
-            claim.epoch,
-        ),
-    )
-    if settlement.cools != "no":
-        wait = settlement.wait if settlement.cools == "wait" else None
-        run(connection, cool_down(claim.action.kind, settlement.reason, wait))
+def settle(connection: Connection, claim: Claim, settlement: Settlement, hook: Hook) -> bool:
+    """Write a settlement that ends the action, and run its hook."""
+    [recorded] = settle_many(connection, [(claim, settlement)])
+    if recorded:
+        [row] = connection.execute(ENDED, (claim.id,))
+        run_hook(connection, hook, action_of(row))
     return recorded
 
 
-def _after_end(connection: Connection, action_id: int, row: Row, hook: Hook | None) -> None:
-    if hook is not None:
-        run_hook(connection, hook, action_of(row))
-    elif row[0]:
-        connection.execute(FORGET_ENDED, (action_id,))
+def settle_many(connection: Connection, settlements: Sequence[Settling]) -> list[bool]:
+    """Write each settlement whose claim still holds its action, and fill the log for all; whether each was written."""
+    ends = [(claim, settlement) for claim, settlement in settlements if settlement.state.ended]
+    rows = connection.execute(END, (json.dumps([_end(*each) for each in ends]),)) if ends else []
+    written = {action_id for action_id, _ in rows}
+    recorded = [
+        claim.id in written if settlement.state.ended else _give_back(connection, claim, settlement)
+        for claim, settlement in settlements
+    ]
+    log = [_log(*each, recorded=done) for each, done in zip(settlements, recorded, strict=True)]
+    connection.execute(LOG, (json.dumps(log),))
+    for action_id, forget_at_end in rows:
+        if forget_at_end:
+            connection.execute(FORGET_ENDED, (action_id,))
+    for claim, settlement in settlements:
+        if settlement.cools != "no":
+            wait = settlement.wait if settlement.cools == "wait" else None
+            run(connection, cool_down(claim.action.kind, settlement.reason, wait))
+    return recorded
+
+
+def _end(claim: Claim, settlement: Settlement) -> list[str | int | None]:
+    return [
+        claim.id,
+        claim.epoch,
+        claim.owner,
+        settlement.state.value,
+        settlement.stop_reason,
+        int(settlement.clears_fence),
+        settlement.readback_ref,
+        settlement.last_error,
+    ]
+
+
+def _give_back(connection: Connection, claim: Claim, settlement: Settlement) -> bool:
+    statement = GIVE_BACK if settlement.state is State.ADMITTED else REREAD
+    held = (claim.id, claim.epoch, claim.owner)
+    uncounted = int(not settlement.counts)
+    return bool(connection.execute(statement, (settlement.wait, uncounted, settlement.last_error, *held)))
+
+
+def _log(claim: Claim, settlement: Settlement, *, recorded: bool) -> list[str | int | None]:
+    return [
+        claim.id,
+        claim.epoch,
+        settlement.result,
+        settlement.reason or None,
+        settlement.evidence,
+        settlement.readback_ref,
+        int(recorded),
+    ]
 
 
 def reap(connection: Connection, served: Sequence[Served], owner: str, hooks: Hooks, limit: int) -> list[Action]:
@@ -186,7 +205,7 @@ def reap(connection: Connection, served: Sequence[Served], owner: str, hooks: Ho
     ended = []
     for kind in served:
         expire, lost, shorten = _reap_sql(kind.condition)
-        connection.execute(shorten, (kind.kind,))
+        connection.execute(shorten, (kind.lease, kind.kind))
         rows = connection.execute(expire, (kind.kind, limit))
         rows += connection.execute(lost, (kind.kind, kind.kind, owner, kind.kind, kind.max_attempts, limit))
         for row in rows:

@@ -1,0 +1,1 @@
+"""What edgeoutbox costs, each figure beside a yardstick of the same run."""

@@ -1,0 +1,38 @@
+"""The exit codes, and which error ends with which."""
+
+from enum import IntEnum
+
+from edgeoutbox.errors import ConfigurationError, EdgeoutboxError, ForbiddenByGuard, InvalidRequest, StorageError
+
+
+class Exit(IntEnum):
+    """What a command's exit code says."""
+
+    OK = 0
+    NOT_POSSIBLE = 1
+    USAGE = 2
+    DATABASE = 3
+    HURRIED = 4
+
+
+MEANINGS: dict[Exit, str] = {
+    Exit.OK: "done",
+    Exit.NOT_POSSIBLE: "no such action, or not possible now; doctor or demo found something wrong",
+    Exit.USAGE: "wrong usage, payload or configuration; nothing was changed",
+    Exit.DATABASE: "the database is missing, locked, damaged or of a newer build",
+    Exit.HURRIED: "run was stopped by a second signal, which cancelled attempts",
+}
+"""The table of `edgeoutbox --help` and of the documentation."""
+
+
+def exit_of(error: EdgeoutboxError) -> Exit:
+    """The exit code that an error ends a command with."""
+    match error:
+        case ConfigurationError() | InvalidRequest():
+            return Exit.USAGE
+        case ForbiddenByGuard():
+            return Exit.NOT_POSSIBLE
+        case StorageError():
+            return Exit.DATABASE
+        case _:
+            return Exit.NOT_POSSIBLE

@@ -1,0 +1,147 @@
+"""`init`, `schema`, `captured` and `doctor`: make it ready, and see whether it is."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from edgeoutbox.adapter import Adapter, Check
+from edgeoutbox.cli.commands import JsonOption, Place, command
+from edgeoutbox.cli.exits import Exit
+from edgeoutbox.cli.output import say, write_json, write_table
+from edgeoutbox.cli.template import configuration_text
+from edgeoutbox.errors import ConfigurationError, InvalidRequest
+from edgeoutbox.outbox import Outbox
+from edgeoutbox.sidecar.configuration import DEFAULT_DATABASE, FILE_NAME, load
+from edgeoutbox.sidecar.database import absolute_url, path_of
+from edgeoutbox.sidecar.health import check_database
+from edgeoutbox.sidecar.logs import log_to_stderr
+from edgeoutbox.sidecar.plugins import SendsTestMessage, adapter_name, list_captured, make_adapters
+from edgeoutbox.storage.sqlite.schema import schema_sql
+
+
+@command("init", panel="Start", example="edgeoutbox init --dev")
+async def init(
+    place: Place,
+    dev: Annotated[bool, typer.Option("--dev", help="Send nothing: write each message into a folder")] = False,
+) -> None:
+    """Write a commented edgeoutbox.toml here, and create its database. Overwrites nothing."""
+    file = _written(Path(place.config or FILE_NAME), place.database or DEFAULT_DATABASE, capture=dev)
+    configuration = load({}, file=file)
+    there = path_of(configuration.database).exists()
+    async with Outbox(configuration.database):
+        pass
+    say(f"wrote {file.name}")
+    say(f"{'added the tables to' if there else 'created'} {path_of(configuration.database).name}")
+    say("next: edgeoutbox run" if dev else f"next: edit [kinds.email] in {file.name}, then edgeoutbox doctor --email")
+
+
+def _written(file: Path, database: str, *, capture: bool) -> Path:
+    file = file.absolute()
+    absolute_url(database, file.parent)  # refuses what is no URL, before anything is written
+    try:
+        with file.open("x", encoding="utf-8") as new:
+            new.write(configuration_text(database, capture=capture))
+    except FileExistsError:
+        raise ConfigurationError(f"{file.name} is there already; nothing was changed") from None
+    except OSError as error:
+        raise ConfigurationError(f"{file} cannot be written ({error.strerror})") from None
+    return file
+
+
+@command("schema", panel="Start", example="edgeoutbox schema | sqlite3 app.db")
+async def schema(place: Place) -> None:  # noqa: ARG001 - every command has a place
+    """Print the SQL of the tables, to apply it with any program."""
+    sys.stdout.write(schema_sql())
+
+
+@command("captured", panel="Look", example="edgeoutbox captured")
+async def captured(
+    place: Place,
+    kind: Annotated[str, typer.Option("--kind", help="The kind that captures")] = "email",
+    as_json: JsonOption = False,
+) -> None:
+    """List the messages that were written into a folder instead of sent."""
+    configuration = place.configuration
+    if kind not in configuration.kinds:
+        raise ConfigurationError(f"{configuration.source}: kind {kind} is not configured")
+    messages = list_captured(kind, configuration.kinds[kind], configuration.folder)
+    rows = [
+        (message.action_id, message.recipients, message.subject, message.size, message.path) for message in messages
+    ]
+    if as_json:
+        names = ("action_id", "recipients", "subject", "size", "path")
+        write_json([dict(zip(names, (*row[:-1], str(row[-1])), strict=True)) for row in rows])
+        return
+    columns = ("action", "to", "subject", "bytes", "file")
+    write_table(
+        columns, [(row[0], ", ".join(row[1]), *row[2:]) for row in rows], none="nothing was captured yet", folds=columns
+    )
+
+
+@command("doctor", panel="Start", example="edgeoutbox doctor --email --to me@example.com")
+async def doctor(
+    place: Place,
+    email: Annotated[bool, typer.Option("--email", help="Only email: connect, negotiate TLS, log in")] = False,
+    kind: Annotated[list[str] | None, typer.Option("--kind", help="Only these kinds", show_default=False)] = None,
+    to: Annotated[
+        str | None, typer.Option("--to", metavar="ADDRESS", help="Also send one test message to this address")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Look at the database and at every configured provider, and say what is wrong and how to mend it.
+
+    Sends nothing without --to.
+    """
+    log_to_stderr()
+    configuration = place.configuration
+    chosen = set(kind or ())
+    if email:
+        chosen |= {name for name, table in configuration.kinds.items() if adapter_name(name, table) == "email"}
+    for name in {*chosen, *({"email"} if email and not chosen else ())} - configuration.kinds.keys():
+        raise ConfigurationError(f"{configuration.source}: kind {name} is not configured")
+    checks = [] if chosen else list(check_database(configuration.database))
+    try:
+        adapters = make_adapters(configuration, place.environment)
+    except ConfigurationError as error:
+        checks.append(Check("configuration", ok=False, detail=str(error)))
+    else:
+        wanted = {name: adapter for name, adapter in adapters.items() if not chosen or name in chosen}
+        for name, adapter in wanted.items():
+            checks += [Check(f"{name}: {check.name}", check.ok, check.detail) for check in await _checked(adapter)]
+        if to is not None:
+            checks.append(await _sent(wanted, to))
+        if not adapters:
+            checks.append(Check("kinds", ok=False, detail=f"{configuration.source}: none is configured"))
+    _write_checks(checks, as_json=as_json)
+    if not all(check.ok for check in checks):
+        raise typer.Exit(Exit.NOT_POSSIBLE)
+
+
+async def _checked(adapter: Adapter[Any]) -> Sequence[Check]:
+    try:
+        return await adapter.check()
+    finally:
+        await adapter.aclose()
+
+
+async def _sent(adapters: Mapping[str, Adapter[Any]], to: str) -> Check:
+    able = {name: adapter for name, adapter in adapters.items() if isinstance(adapter, SendsTestMessage)}
+    if len(able) != 1:
+        raise InvalidRequest(
+            "--to: name the kind to try with --kind" if able else "--to: no kind can send a test message"
+        )
+    [(name, adapter)] = able.items()
+    check = await adapter.send_test_message(to)
+    return Check(f"{name}: {check.name}", check.ok, check.detail)
+
+
+def _write_checks(checks: Sequence[Check], *, as_json: bool) -> None:
+    if as_json:
+        found = [{"name": check.name, "ok": check.ok, "detail": check.detail} for check in checks]
+        write_json({"ok": all(check.ok for check in checks), "checks": found})
+        return
+    rows = [("ok" if check.ok else "not ok", check.name, check.detail) for check in checks]
+    write_table(("", "what", "how it is"), rows, none="nothing was looked at", folds=("how it is",))

@@ -1,0 +1,245 @@
+"""Settle: the write that ends an attempt."""
+
+import pytest
+
+from edgeoutbox.errors import ForbiddenByGuard
+from edgeoutbox.kinds import Delivery
+from edgeoutbox.states import STOP_REASONS, State, StopReason
+from edgeoutbox.storage.protocol import Settlement, Storage
+from edgeoutbox.testing.clock import MovableClock
+from edgeoutbox.testing.conformance.story import (
+    CANCELLED,
+    DONE,
+    FAILED,
+    HOUR,
+    LEASE,
+    MINUTE,
+    SECOND,
+    UNCERTAIN,
+    Topic,
+    claim,
+    declare,
+    enqueue,
+    everything,
+    fence,
+    milliseconds,
+    read,
+    reread,
+    retry,
+    started,
+)
+
+ENDS = [(state, reason) for state, reasons in STOP_REASONS.items() for reason in sorted(reasons)]
+GIVEN_BACK = Settlement(State.ADMITTED, "Retry", wait=SECOND, clears_fence=True)
+READ_AGAIN = Settlement(State.EXECUTING, "Reread", wait=SECOND)
+EVERY_SETTLEMENT = [DONE, UNCERTAIN, FAILED, CANCELLED, GIVEN_BACK, READ_AGAIN]
+
+
+class Settling(Topic):
+    """What each settlement leaves behind, and that a stale one leaves nothing."""
+
+    @pytest.mark.parametrize(("state", "reason"), ENDS, ids=[str(reason) for _, reason in ENDS])
+    async def test_an_end_is_recorded_with_its_reason(
+        self, storage: Storage, clock: MovableClock, state: State, reason: StopReason
+    ) -> None:
+        """The payload goes, the digest stays, the lease is over and the dispatch log is filled."""
+        held = await started(storage)
+        milliseconds(clock, SECOND)
+        settlement = Settlement(state, "Answer", reason, reason="our words", last_error="code 550", readback_ref="ref", evidence='{"code":250}')
+        assert await storage.settle(held, settlement) is True
+        action = await read(storage, held.id)
+        assert (action.state, action.stop_reason, action.ended_at) == (state, reason, clock.milliseconds)
+        assert (action.payload, action.payload_digest) == (None, held.action.payload_digest)
+        assert (action.last_error, action.readback_ref, action.is_head) == ("code 550", "ref", False)
+        assert action.lease_owner is action.lease_expires_at is None
+        assert (action.epoch, action.attempt) == (1, 1)
+        [log] = await storage.attempts(held.id)
+        assert (log.result, log.reason, log.readback_ref) == ("Answer", "our words", "ref")
+        assert (log.recorded, log.evidence, log.settled_at) == (True, {"code": 250}, clock.milliseconds)
+
+    async def test_a_retry_gives_the_action_back(self, storage: Storage, clock: MovableClock) -> None:
+        """It waits, unfenced, and its attempt counts; the next claim is a new epoch."""
+        held = await started(storage, fenced=True)
+        await retry(storage, held, MINUTE)
+        action = await read(storage, held.id)
+        assert (action.state, action.due_at, action.attempt) == (State.ADMITTED, clock.milliseconds + MINUTE, 1)
+        assert action.write_started_at is action.lease_owner is action.lease_expires_at is None
+        assert (action.payload, action.last_error, action.is_head) == (held.action.payload, "busy", True)
+        milliseconds(clock, MINUTE)
+        again = await claim(storage)
+        assert (again.epoch, again.action.attempt) == (2, 2)
+
+    async def test_an_attempt_that_does_not_count_is_given_back(self, storage: Storage, clock: MovableClock) -> None:
+        """Any number of deferrals spend no attempt, and each is logged under its own epoch."""
+        await enqueue(storage)
+        for epoch in (1, 2, 3):
+            held = await claim(storage, max_attempts=1)
+            assert (held.epoch, held.action.attempt) == (epoch, 1)
+            await retry(storage, held, SECOND, counts=False)
+            milliseconds(clock, SECOND)
+        assert (await read(storage, held.id)).attempt == 0
+        assert [log.epoch for log in await storage.attempts(held.id)] == [1, 2, 3]
+
+    @pytest.mark.parametrize("counts", [True, False])
+    async def test_a_reread_keeps_the_fence_and_loses_the_owner(
+        self, storage: Storage, clock: MovableClock, counts: bool
+    ) -> None:
+        """It stays executing, its lease ends after the wait, and the next attempt must look first."""
+        held = await started(storage, fenced=True)
+        await reread(storage, held, MINUTE, counts=counts)
+        action = await read(storage, held.id)
+        assert (action.state, action.epoch, action.attempt) == (State.EXECUTING, 1, int(counts))
+        assert (action.lease_owner, action.lease_expires_at) == (None, clock.milliseconds + MINUTE)
+        assert action.write_started_at == held.claimed_at
+        [log] = await storage.attempts(held.id)
+        assert (log.result, log.recorded) == ("Reread", True)
+
+    async def test_an_end_keeps_the_fence_unless_it_proves_it_empty(self, storage: Storage) -> None:
+        """An UNCERTAIN action shows when its write started; a proven failure shows none."""
+        uncertain = await started(storage, "uncertain", fenced=True)
+        failed = await started(storage, "failed", fenced=True)
+        await storage.settle(uncertain, UNCERTAIN)
+        await storage.settle(failed, Settlement(State.FAILED, "Retry", StopReason.ATTEMPTS_EXHAUSTED, clears_fence=True))
+        assert (await read(storage, uncertain.id)).write_started_at == uncertain.claimed_at
+        assert (await read(storage, failed.id)).write_started_at is None
+
+    async def test_a_reference_is_kept_when_a_later_settlement_has_none(
+        self, storage: Storage, clock: MovableClock
+    ) -> None:
+        """What the provider told once is not lost."""
+        await declare(storage, delivery=Delivery.READS_BACK)
+        held = await started(storage)
+        await storage.settle(held, Settlement(State.DONE, "Done", StopReason.CONFIRMED, readback_ref="ref"))
+        assert (await read(storage, held.id)).readback_ref == "ref"
+
+    async def test_p9_a_settlement_needs_no_live_lease(self, storage: Storage, clock: MovableClock) -> None:
+        """A result that comes late is recorded, as long as nobody took the action."""
+        held = await started(storage, fenced=True)
+        milliseconds(clock, 100 * LEASE)
+        assert await storage.settle(held, DONE) is True
+        assert (await read(storage, held.id)).state is State.DONE
+
+    async def test_p5_the_lane_goes_on_when_its_head_ended(self, storage: Storage) -> None:
+        """In the same commit: the next of the lane can be claimed at once."""
+        held = await started(storage, "first", "lane")
+        second = await enqueue(storage, "second", "lane")
+        await storage.settle(held, DONE)
+        assert (await read(storage, second)).is_head
+        assert (await claim(storage)).id == second
+
+    @pytest.mark.parametrize("settlement", EVERY_SETTLEMENT, ids=lambda one: one.result)
+    async def test_p6_stale_settle_after_a_reclaim_changes_nothing(
+        self, storage: Storage, clock: MovableClock, settlement: Settlement
+    ) -> None:
+        """Only the log of the old attempt is filled, as not recorded, so that its evidence is kept."""
+        old = await started(storage)
+        milliseconds(clock, LEASE)
+        new = await claim(storage, "two")
+        before, logs = await everything(storage)
+        assert await storage.settle(old, settlement) is False
+        after, logs_after = await everything(storage)
+        assert after == before
+        [[first, second]] = logs_after
+        assert (first.result, first.recorded, first.settled_at) == (settlement.result, False, clock.milliseconds)
+        assert second == logs[0][1]
+        assert await storage.settle(new, DONE) is True
+
+    @pytest.mark.parametrize("settlement", EVERY_SETTLEMENT, ids=lambda one: one.result)
+    async def test_p6_stale_settle_after_a_retry_and_claim_of_the_same_owner_changes_nothing(
+        self, storage: Storage, clock: MovableClock, settlement: Settlement
+    ) -> None:
+        """The same owner's next claim is another: epochs tell them apart."""
+        old = await started(storage)
+        await retry(storage, old, SECOND)
+        milliseconds(clock, SECOND)
+        await claim(storage, "one")
+        before = await everything(storage)
+        assert await storage.settle(old, settlement) is False
+        assert await everything(storage) == before
+
+    @pytest.mark.parametrize("settlement", EVERY_SETTLEMENT, ids=lambda one: one.result)
+    async def test_p6_stale_settle_after_a_reread_changes_nothing(self, storage: Storage, settlement: Settlement) -> None:
+        """The old coroutine's later answer is refused: the epoch is the same, but it owns nothing."""
+        await declare(storage, delivery=Delivery.READS_BACK)
+        old = await started(storage, fenced=True)
+        await reread(storage, old, HOUR)
+        before = await everything(storage)
+        assert await storage.settle(old, settlement) is False
+        assert await everything(storage) == before
+
+    @pytest.mark.parametrize("settlement", EVERY_SETTLEMENT, ids=lambda one: one.result)
+    async def test_p6_stale_settle_after_the_end_changes_nothing(self, storage: Storage, settlement: Settlement) -> None:
+        """The first settlement stands, in the action and in the log."""
+        held = await started(storage)
+        await storage.settle(held, UNCERTAIN)
+        before = await everything(storage)
+        assert await storage.settle(held, settlement) is False
+        assert await everything(storage) == before
+
+    @pytest.mark.parametrize("settlement", EVERY_SETTLEMENT, ids=lambda one: one.result)
+    async def test_p13_stale_settle_after_an_erasure_finds_nothing(self, storage: Storage, settlement: Settlement) -> None:
+        """Nothing of the person comes back, in no table."""
+        await enqueue(storage, subject_account_id="acc-7")
+        held = await claim(storage)
+        await storage.erase("acc-7")
+        assert await storage.settle(held, settlement) is False
+        assert await everything(storage) == ([], [])
+        assert await storage.attempts(held.id) == []
+
+    async def test_a_late_result_is_kept_in_the_log_of_an_action_that_was_reaped(
+        self, storage: Storage, clock: MovableClock
+    ) -> None:
+        """The action stays as the reaper left it; the evidence of what the provider said is not lost."""
+        await enqueue(storage)
+        held = await claim(storage)
+        milliseconds(clock, LEASE)
+        new = await claim(storage, "two")
+        await storage.settle(new, CANCELLED)
+        late = Settlement(State.DONE, "Done", StopReason.CONFIRMED, evidence='{"code":250}', readback_ref="ref")
+        assert await storage.settle(held, late) is False
+        assert (await read(storage, held.id)).state is State.CANCELLED
+        log = (await storage.attempts(held.id))[0]
+        assert (log.result, log.recorded, log.evidence, log.readback_ref) == ("Done", False, {"code": 250}, "ref")
+
+    async def test_p3_a_settlement_with_a_reason_of_another_state_is_refused(self, storage: Storage) -> None:
+        """The database refuses it, and nothing of it is stored, not even in the log."""
+        held = await started(storage)
+        before = await everything(storage)
+        with pytest.raises(ForbiddenByGuard, match="does not belong to this state"):
+            await storage.settle(held, Settlement(State.DONE, "Done", StopReason.EXPIRED))
+        assert await everything(storage) == before
+        assert await storage.settle(held, DONE) is True
+
+    @pytest.mark.parametrize("state", [State.ADMITTED, State.EXECUTING])
+    async def test_a_settlement_cools_its_kind(self, storage: Storage, clock: MovableClock, state: State) -> None:
+        """For its wait, in every process, in the same commit."""
+        await declare(storage, delivery=Delivery.READS_BACK)
+        held = await started(storage, fenced=state is State.EXECUTING)
+        settlement = Settlement(state, "Defer", wait=MINUTE, counts=False, cools="wait", reason="rate limit")
+        await storage.settle(held, settlement)
+        policy = (await storage.kinds())["email"]
+        assert (policy.cooling_until, policy.cooling_reason) == (clock.milliseconds + MINUTE, "rate limit")
+
+    async def test_a_settlement_cools_its_kind_for_long(self, storage: Storage, clock: MovableClock) -> None:
+        """Without a wait of its own: 15 minutes the first time."""
+        await declare(storage)
+        held = await started(storage)
+        await storage.settle(held, Settlement(State.ADMITTED, "Defer", counts=False, cools="long", reason="cannot connect"))
+        assert (await storage.kinds())["email"].cooling_until == clock.milliseconds + 15 * MINUTE
+
+    async def test_p9_a_settlement_that_cools_an_undeclared_kind_is_recorded(
+        self, storage: Storage, clock: MovableClock
+    ) -> None:
+        """Nobody declared the kind, or somebody deleted its row: the result must not be lost for that."""
+        held = await started(storage)
+        await storage.settle(held, Settlement(State.ADMITTED, "Defer", wait=MINUTE, counts=False, cools="wait", reason="busy"))
+        assert (await read(storage, held.id)).state is State.ADMITTED
+        assert (await storage.kinds())["email"].cooling_until == clock.milliseconds + MINUTE
+
+    async def test_a_fence_of_a_settled_attempt_stays_in_the_log(self, storage: Storage, clock: MovableClock) -> None:
+        """A proven retry clears the action's fence; the log still says that there was one."""
+        held = await started(storage)
+        fenced = await fence(storage, held)
+        await retry(storage, held)
+        [log] = await storage.attempts(held.id)
+        assert log.write_started_at == fenced.written_at

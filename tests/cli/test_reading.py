@@ -1,0 +1,152 @@
+import json
+
+import pytest
+
+from tests.cli.terminal import Terminal, message
+
+
+@pytest.fixture
+def filled(ready: Terminal) -> Terminal:
+    """Two emails of one lane, one that was proposed, and one of another kind."""
+    ready.run("enqueue", "email", "one", message(), "--lane", "mail:7", "--subject", "acc-7")
+    ready.run("enqueue", "email", "two", message(), "--lane", "mail:7", "--run", "run-9")
+    ready.run("propose", "email", "three", message())
+    ready.run("enqueue", "fax", "four", '{"number": 5}')
+    return ready
+
+
+def keys(page: dict[str, list[dict[str, str]]]) -> list[str]:
+    return [action["idempotency_key"] for action in page["actions"]]
+
+
+def test_list(filled: Terminal) -> None:
+    """Actions are listed newest first, page by page, without their payloads."""
+    page = filled.json("list", "--limit", "3")
+    assert keys(page) == ["four", "three", "two"]
+    assert keys(filled.json("list", "--after", str(page["cursor"]))) == ["one"]
+    assert "jane" not in json.dumps(page)
+    assert filled.json("list", "--limit", "4")["cursor"] is None
+
+
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        (["--state", "proposed"], ["three"]),
+        (["--kind", "fax"], ["four"]),
+        (["--lane", "mail:7"], ["two", "one"]),
+        (["--run", "run-9"], ["two"]),
+        (["--subject", "acc-7"], ["one"]),
+        (["--state", "DONE"], []),
+    ],
+)
+def test_list_filters(filled: Terminal, options: list[str], found: list[str]) -> None:
+    """Each option narrows the list."""
+    assert keys(filled.json("list", *options)) == found
+
+
+def test_tables(filled: Terminal) -> None:
+    """People get tables: one line for each action, and a message when there is none."""
+    lines = filled.run("list").splitlines()
+    assert [line.split()[0] for line in lines] == ["id", "4", "3", "2", "1"]
+    assert filled.run("list", "--state", "DONE") == ""
+    assert filled.said == "no action fits\n"
+
+
+def test_show(filled: Terminal) -> None:
+    """`show` finds an action by id or key, and gives its attempts and its sentence; the payload only on request."""
+    filled.run("run", "--until-idle")
+    shown = filled.json("show", "1")
+    assert (shown["state"], shown["stop_reason"], shown["idempotency_key"]) == ("DONE", "CONFIRMED", "one")
+    [attempt] = shown["attempts"]
+    assert (attempt["result"], attempt["recorded"], attempt["epoch"]) == ("Done", True, 1)
+    assert shown["why"] == "Action 1 (email) ended DONE: CONFIRMED."
+    assert "payload" not in shown
+    text = filled.run("show", "one")
+    assert "CONFIRMED" in text
+    assert "jane@example.com" not in text
+    assert "jane@example.com" in filled.run("show", "three", "--payload")
+
+
+def test_a_key_that_is_a_number(filled: Terminal) -> None:
+    """`--key` takes a number as a key."""
+    filled.run("enqueue", "fax", "1", "{}")
+    assert filled.json("show", "1")["idempotency_key"] == "one"
+    assert filled.json("show", "1", "--key")["idempotency_key"] == "1"
+
+
+def test_why(filled: Terminal) -> None:
+    """`why` says one sentence."""
+    assert "waits in its lane behind action 1" in filled.run("why", "two")
+    assert filled.json("why", "three")["why"] == "Action 3 (email) waits for somebody to admit or refuse it."
+
+
+def test_lane(filled: Terminal) -> None:
+    """`lane` lists what is open, in its order."""
+    assert [action["idempotency_key"] for action in filled.json("lane", "mail:7")] == ["one", "two"]
+    assert filled.json("lane", "nobody") == []
+
+
+def test_backlog(filled: Terminal) -> None:
+    """`backlog` counts by kind, also a kind that nobody serves."""
+    found = {kind["kind"]: kind for kind in filled.json("backlog")}
+    assert (found["email"]["admitted"], found["email"]["proposed"], found["fax"]["admitted"]) == (2, 1, 1)
+    assert found["fax"]["served"] is False
+    assert "fax" in filled.run("backlog")
+
+
+@pytest.mark.parametrize("command", ["show", "why", "refuse", "withdraw", "forget"])
+def test_nothing_there(ready: Terminal, command: str) -> None:
+    """An action that does not exist is one line and exit code 1."""
+    ready.run(command, "nothing", exit_code=1)
+    assert ready.said.startswith("error: no action has this key")
+    assert len(ready.said.splitlines()) == 1
+
+
+@pytest.mark.parametrize("command", [["list"], ["why", "1"], ["backlog"], ["enqueue", "email", "k", "{}"], ["sweep"]])
+def test_no_database(terminal: Terminal, command: list[str]) -> None:
+    """Without a database every command says so with exit code 3, and makes none."""
+    terminal.run(*command, exit_code=3)
+    assert "edgeoutbox init" in terminal.said
+    assert list(terminal.folder.iterdir()) == []
+
+
+def test_a_file_that_is_no_database(terminal: Terminal) -> None:
+    """A file of something else is exit code 3, and stays as it is."""
+    (terminal.folder / "edgeoutbox.db").write_text("something else", encoding="utf-8")
+    terminal.run("list", exit_code=3)
+    assert (terminal.folder / "edgeoutbox.db").read_text(encoding="utf-8") == "something else"
+
+
+def test_wrong_configuration(ready: Terminal) -> None:
+    """A wrong configuration is exit code 2, before anything is opened."""
+    ready.configure("concurency = 3")
+    ready.run("list", exit_code=2)
+    assert "did you mean concurrency?" in ready.said
+
+
+def test_options_on_either_side(ready: Terminal) -> None:
+    """`--database` is understood before and after the command's name, and the later one wins."""
+    ready.run("init", "--database", "other.db", "--config", "other.toml")
+    ready.run("--database", "other.db", "enqueue", "fax", "k", "{}")
+    assert keys(ready.json("list", "--database", "other.db")) == ["k"]
+    assert keys(ready.json("--database", "edgeoutbox.db", "list", "--database", "other.db")) == ["k"]
+    assert keys(ready.json("list")) == []
+
+
+def test_control_characters_of_others(ready: Terminal) -> None:
+    """What other programs named cannot act on the terminal."""
+    ready.run("enqueue", "fax", "k\x1b[31m", "{}", "--lane", "x\u202ey")
+    out = ready.run("list") + ready.run("show", "1")
+    assert "\x1b" not in out
+    assert "\u202e" not in out
+    assert r"k\x1b[31m" in out
+
+
+def test_help_shows_exit_codes_and_examples(terminal: Terminal) -> None:
+    """The help says what exit codes mean, and each command has an example."""
+    text = terminal.run("--help")
+    assert "Exit codes:" in text
+    for command in ("demo", "init", "run", "enqueue", "propose", "list", "show", "why", "lane", "admit", "refuse"):
+        assert f"Example: edgeoutbox {command}" in terminal.run(command, "--help")
+    for command in ("withdraw", "pause", "resume", "kind", "backlog", "erase", "forget", "sweep", "captured", "doctor"):
+        assert f"Example: edgeoutbox {command}" in terminal.run(command, "--help")

@@ -1,0 +1,92 @@
+import sqlite3
+import stat
+from contextlib import closing
+
+from edgeoutbox.sidecar import load, make_adapters
+from tests.cli.terminal import Terminal, message
+
+
+def test_init(terminal: Terminal) -> None:
+    """`init` writes a configuration that is valid once its secret is there, and a database for its owner alone."""
+    terminal.run("init")
+    configuration = load({}, folder=terminal.folder)
+    assert make_adapters(configuration, {"SMTP_PASSWORD": "x"}).keys() == {"email"}
+    assert "relay" in configuration.kinds["email"].settings
+    assert stat.S_IMODE((terminal.folder / "edgeoutbox.db").stat().st_mode) == 0o600
+    assert "edgeoutbox doctor --email" in terminal.said
+
+
+def test_init_dev_sends_nothing(terminal: Terminal) -> None:
+    """`init --dev` configures capture: what is enqueued becomes a file."""
+    terminal.run("init", "--dev")
+    assert load({}, folder=terminal.folder).kinds["email"].settings["deliver"] == "capture"
+    terminal.run("enqueue", "email", "k", message())
+    terminal.run("run", "--until-idle")
+    [captured] = terminal.json("captured")
+    assert (captured["recipients"], captured["subject"]) == (["jane@example.com"], "Thanks")
+    assert terminal.json("show", "k")["attempts"][0]["evidence"]["captured"] is True
+
+
+def test_init_overwrites_nothing(terminal: Terminal) -> None:
+    """A configuration that is there stays as it is."""
+    (terminal.folder / "edgeoutbox.toml").write_text("concurrency = 2", encoding="utf-8")
+    terminal.run("init", exit_code=2)
+    assert "is there already" in terminal.said
+    assert (terminal.folder / "edgeoutbox.toml").read_text(encoding="utf-8") == "concurrency = 2"
+    assert not (terminal.folder / "edgeoutbox.db").exists()
+
+
+def test_init_beside_an_applications_tables(terminal: Terminal) -> None:
+    """`init --database` adds the tables to the application's own database and keeps what is in it."""
+    with closing(sqlite3.connect("app.db")) as database:
+        database.execute("CREATE TABLE orders (id INTEGER)")
+    terminal.run("init", "--database", "app.db")
+    with closing(sqlite3.connect("app.db")) as database:
+        names = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    assert {"orders", "agent_action"} <= names
+    assert terminal.json("list")["actions"] == []
+
+
+def test_schema(terminal: Terminal) -> None:
+    """`schema` prints SQL that makes a database which the commands work with."""
+    with closing(sqlite3.connect("edgeoutbox.db")) as database:
+        database.executescript(terminal.run("schema"))
+        database.execute("INSERT INTO agent_action (kind, idempotency_key, payload) VALUES ('email', 'k', '{}')")
+        database.commit()
+    assert [action["idempotency_key"] for action in terminal.json("list")["actions"]] == ["k"]
+
+
+def test_doctor(ready: Terminal) -> None:
+    """`doctor` is content with a fresh database and a configured kind."""
+    found = ready.json("doctor")
+    assert found["ok"] is True
+    assert {"database", "schema", "journal", "integrity", "email: deliver"} <= {
+        each["name"] for each in found["checks"]
+    }
+
+
+def test_doctor_says_what_is_wrong(terminal: Terminal) -> None:
+    """Nothing to work with: exit code 1, and each check says how to mend it."""
+    assert "not ok" in terminal.run("doctor", exit_code=1)
+
+
+def test_doctor_of_a_relay_that_is_not_there(ready: Terminal) -> None:
+    """`doctor --email` looks only at email, and says that the relay cannot be reached."""
+    ready.configure_relay(1)
+    out = ready.run("doctor", "--email", exit_code=1)
+    assert "email: relay" in out
+    assert "integrity" not in out
+
+
+def test_doctor_of_a_kind_that_is_not_there(terminal: Terminal) -> None:
+    """What is not configured cannot be looked at."""
+    terminal.run("doctor", "--email", exit_code=2)
+    assert "kind email is not configured" in terminal.said
+
+
+def test_doctor_to_sends_one_message(ready: Terminal) -> None:
+    """`doctor --to` hands one message over, here to the folder; without it none is made."""
+    ready.run("doctor", "--email")
+    assert ready.json("captured") == []
+    ready.run("doctor", "--email", "--to", "me@example.com")
+    assert [each["recipients"] for each in ready.json("captured")] == [["me@example.com"]]

@@ -1,0 +1,246 @@
+"""P3: the lifecycle, tried pair by pair against the triggers, by SQL."""
+
+import itertools
+
+import pytest
+
+from edgeoutbox.states import BORN, ENDED, OPEN, STOP_REASONS, TRANSITIONS, State, StopReason
+from tests.schema.conftest import FAR, LONG_AGO, Database, step_to
+
+PAIRS = list(itertools.product(State, State))
+
+
+@pytest.mark.parametrize(("before", "after"), PAIRS, ids=[f"{a}-{b}" for a, b in PAIRS])
+def test_p3_every_pair_of_states_is_allowed_exactly_as_the_table_says(db: Database, before: State, after: State):
+    """With every other column as the new state needs it, the step alone decides."""
+    action = db.bring_to(before)
+    sql = f"UPDATE agent_action SET {step_to(after)} WHERE id = {action}"
+    if (before, after) in TRANSITIONS:
+        db(sql)
+        assert db.state(action) == after
+    else:
+        db.refuses("agent_action", sql)
+        assert db.state(action) == before
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [pair for pair in PAIRS if pair[0] in OPEN and pair not in TRANSITIONS], ids=lambda s: str(s)
+)
+def test_p3_a_step_that_is_not_in_the_table_is_named_as_such(db: Database, before: State, after: State):
+    """Whoever tries a forbidden step is sent to the table of the steps."""
+    action = db.bring_to(before)
+    db.raw.execute("DROP TRIGGER guard_agent_action_claim_expired")
+    db.refuses("the lifecycle has no such step", f"UPDATE agent_action SET {step_to(after)} WHERE id = {action}")
+
+
+def test_p3_the_transitions_in_the_database_are_those_of_the_package(db: Database):
+    """One lifecycle, in two places, equal."""
+    assert set(db("SELECT from_state, to_state FROM agent_action_transition")) == {
+        (str(before), str(after)) for before, after in TRANSITIONS
+    }
+
+
+def test_p3_the_stop_reasons_in_the_database_are_those_of_the_package(db: Database):
+    """Each stop reason belongs to one ended state, in both places."""
+    assert set(db("SELECT state, stop_reason FROM agent_action_stop_reason")) == {
+        (str(state), str(reason)) for state, reasons in STOP_REASONS.items() for reason in reasons
+    }
+
+
+def test_p3_every_stop_reason_belongs_to_one_state():
+    """The table of the package covers each reason once, and only for ended states."""
+    listed = [reason for reasons in STOP_REASONS.values() for reason in reasons]
+    assert sorted(listed) == sorted(StopReason)
+    assert set(STOP_REASONS) == ENDED
+
+
+@pytest.mark.parametrize("state", sorted(State))
+def test_p3_an_action_is_born_waiting(db: Database, state: State):
+    """Nothing is inserted as already executing or ended."""
+    if state in BORN:
+        assert db.state(db.insert(state=state)) == state
+    else:
+        db.refuses(
+            "a new action is PROPOSED or ADMITTED",
+            "INSERT INTO agent_action (kind, idempotency_key, payload, state, lease_expires_at, stop_reason) "
+            "VALUES ('email', 'k', ?, ?, ?, ?)",
+            None if state in ENDED else "{}",
+            state,
+            FAR if state is State.EXECUTING else None,
+            min(STOP_REASONS[state]) if state in ENDED else None,
+        )
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("epoch", 1),
+        ("attempt", 1),
+        ("is_head", 0),
+        ("readback_ref", "'x'"),
+        ("last_error", "'x'"),
+        ("decided_by", "'the proposer'"),
+        ("decided_at", 1),
+    ],
+)
+def test_p3_a_new_action_has_no_past(db: Database, column: str, value: object):
+    """What the database keeps cannot be given at insert, not even who approved it."""
+    db.refuses(
+        "leave them out",
+        f"INSERT INTO agent_action (kind, idempotency_key, payload, {column}) VALUES ('email', 'k', '{{}}', {value})",
+    )
+
+
+@pytest.mark.parametrize("column", ["lease_owner", "lease_expires_at", "write_started_at"])
+def test_p3_a_new_action_is_held_by_nobody(db: Database, column: str):
+    """Neither a lease nor a fence can be inserted."""
+    db.refuses(
+        "an action that waits has no lease and no fence",
+        f"INSERT INTO agent_action (kind, idempotency_key, payload, {column}) VALUES ('email', 'k', '{{}}', 1)",
+    )
+
+
+@pytest.mark.parametrize("state", sorted(ENDED))
+def test_p3_an_ended_action_never_changes(db: Database, state: State):
+    """No column of an ended action can be written, not even to the same value."""
+    action = db.bring_to(state)
+    columns = [row[1] for row in db("PRAGMA table_info(agent_action)")]
+    assert len(columns) == 30
+    for column in columns:
+        db.refuses("agent_action", f"UPDATE agent_action SET {column} = {column} WHERE id = {action}")
+
+
+@pytest.mark.parametrize("state", sorted(ENDED))
+def test_p3_an_ended_action_keeps_no_payload(db: Database, state: State):
+    """An end that leaves the payload behind is refused."""
+    action = db.bring_to(State.ADMITTED if state is State.CANCELLED else State.EXECUTING)
+    with_payload = step_to(state).replace("payload = NULL, ", "")
+    db.refuses("an ended action has no payload", f"UPDATE agent_action SET {with_payload} WHERE id = {action}")
+
+
+@pytest.mark.parametrize("state", sorted(ENDED))
+def test_p3_an_ended_action_has_a_stop_reason(db: Database, state: State):
+    """An end without a reason is refused."""
+    action = db.bring_to(State.ADMITTED if state is State.CANCELLED else State.EXECUTING)
+    without = step_to(state).replace(f"stop_reason = '{min(STOP_REASONS[state])}', ", "")
+    db.refuses("an ended action has a stop_reason", f"UPDATE agent_action SET {without} WHERE id = {action}")
+
+
+@pytest.mark.parametrize(
+    ("state", "reason"),
+    [(s, r) for s in sorted(ENDED) for r in [*StopReason, "BECAUSE"] if r not in STOP_REASONS[s]],
+    ids=lambda value: str(value),
+)
+def test_p3_a_stop_reason_belongs_to_its_state(db: Database, state: State, reason: str):
+    """A reason of another state, or of none, is refused."""
+    action = db.bring_to(State.ADMITTED if state is State.CANCELLED else State.EXECUTING)
+    foreign = step_to(state).replace(f"'{min(STOP_REASONS[state])}'", f"'{reason}'")
+    db.refuses("this stop_reason does not belong", f"UPDATE agent_action SET {foreign} WHERE id = {action}")
+
+
+@pytest.mark.parametrize("state", sorted(OPEN))
+def test_p3_an_open_action_has_no_end(db: Database, state: State):
+    """Neither a stop reason, an end time nor a missing payload fits an action that is not over."""
+    action = db.bring_to(state)
+    reason = "'CONFIRMED'"
+    db.refuses("agent_action", f"UPDATE agent_action SET stop_reason = {reason} WHERE id = {action}")
+    db.refuses("only an ended action has ended_at", f"UPDATE agent_action SET ended_at = 7 WHERE id = {action}")
+    db.refuses("an ended action has no payload, others have one", f"UPDATE agent_action SET payload = NULL WHERE id = {action}")
+
+
+@pytest.mark.parametrize("epoch", ["epoch - 1", "epoch", "epoch + 2", "0", "epoch + 1000"])
+def test_p3_a_claim_raises_the_epoch_by_exactly_one(db: Database, epoch: str):
+    """A claim that goes back, sideways or leaps is refused."""
+    action = db.bring_to(State.EXECUTING)
+    # Sideways, the guard of the attempt refuses it too, and SQLite does not say which of the two comes first.
+    db.refuses(
+        "attempt" if epoch == "epoch" else "a claim raises epoch and attempt by one",
+        f"UPDATE agent_action SET state = 'EXECUTING', epoch = {epoch}, attempt = attempt + 1, lease_owner = 'x', "
+        f"lease_expires_at = {FAR} WHERE id = {action}",
+    )
+
+
+@pytest.mark.parametrize("attempt", ["attempt", "attempt - 1", "attempt + 2"])
+def test_p3_a_claim_raises_the_attempt_by_exactly_one(db: Database, attempt: str):
+    """No attempt is claimed without being counted."""
+    action = db.insert()
+    db.refuses(
+        "a claim raises epoch and attempt by one",
+        f"UPDATE agent_action SET state = 'EXECUTING', epoch = epoch + 1, attempt = {attempt}, lease_owner = 'x', "
+        f"lease_expires_at = {FAR} WHERE id = {action}",
+    )
+
+
+@pytest.mark.parametrize("state", [State.PROPOSED, State.ADMITTED, State.EXECUTING])
+@pytest.mark.parametrize("epoch", ["epoch - 1", "epoch + 1", "epoch + 2"])
+def test_p3_the_epoch_changes_only_with_a_claim(db: Database, state: State, epoch: str):
+    """The epoch alone cannot be written, in any state."""
+    action = db.bring_to(state)
+    db.refuses("agent_action", f"UPDATE agent_action SET epoch = {epoch} WHERE id = {action}")
+
+
+@pytest.mark.parametrize("state", [State.ADMITTED, State.DONE, State.UNCERTAIN, State.FAILED, State.CANCELLED])
+def test_p3_an_end_and_a_return_leave_the_epoch(db: Database, state: State):
+    """What ends an attempt or gives it back cannot smuggle in another epoch."""
+    action = db.bring_to(State.EXECUTING)
+    db.refuses(
+        "epoch changes only with a claim", f"UPDATE agent_action SET {step_to(state)}, epoch = epoch - 1 WHERE id = {action}"
+    )
+
+
+def test_p3_an_attempt_falls_by_one_when_it_does_not_count_and_no_further(db: Database):
+    """Attempts are given back one at a time, and only while the action executes or returns."""
+    action = db.bring_to(State.EXECUTING)
+    db.refuses("agent_action.attempt", f"UPDATE agent_action SET attempt = attempt + 1 WHERE id = {action}")
+    db(f"UPDATE agent_action SET {step_to(State.ADMITTED)}, attempt = attempt - 1 WHERE id = {action}")
+    assert db.one("SELECT attempt FROM agent_action") == 0
+    db.refuses("attempt", f"UPDATE agent_action SET attempt = attempt - 1 WHERE id = {action}")
+    db.refuses("attempt", f"UPDATE agent_action SET attempt = attempt + 1 WHERE id = {action}")
+
+
+def test_p3_a_claim_names_its_owner_and_has_a_lease(db: Database):
+    """A claim by nobody, or for ever, is refused."""
+    action = db.insert()
+    claim = "UPDATE agent_action SET state = 'EXECUTING', epoch = 1, attempt = 1, lease_owner = ?, lease_expires_at = ?"
+    db.refuses("names its owner", claim, None, FAR)
+    db.refuses("only an executing action has a lease", claim, "me", None)
+    db(claim, "me", FAR)
+    assert db.state(action) == "EXECUTING"
+
+
+def test_p3_a_lease_that_has_not_ended_is_not_taken(db: Database):
+    """An executing action is claimed again only after its lease."""
+    action = db.insert()
+    db.claim(action, FAR)
+    db.refuses("the lease has not ended", f"UPDATE agent_action SET {step_to(State.EXECUTING)} WHERE id = {action}")
+
+
+@pytest.mark.parametrize("state", [State.PROPOSED, State.ADMITTED])
+def test_p3_an_expired_action_is_neither_claimed_nor_admitted(db: Database, state: State):
+    """What has expired can only be cancelled."""
+    action = db.insert(state=state, expires_at=LONG_AGO)
+    further = State.ADMITTED if state is State.PROPOSED else State.EXECUTING
+    db.refuses("the action has expired", f"UPDATE agent_action SET {step_to(further)} WHERE id = {action}")
+    db.end(action, State.CANCELLED)
+
+
+def test_an_end_by_hand_need_not_know_the_other_columns(db: Database):
+    """The documented UPDATE of three columns ends an action completely."""
+    action = db.insert("lane")
+    behind = db.insert("lane")
+    db("UPDATE agent_action SET state = 'CANCELLED', stop_reason = 'WITHDRAWN', payload = NULL WHERE id = ?", action)
+    [(is_head, ended_at)] = db("SELECT is_head, ended_at FROM agent_action WHERE id = ?", action)
+    assert is_head == 0
+    assert ended_at > 1_700_000_000_000
+    assert db.heads("lane") == [behind]
+
+
+def test_p3_an_end_by_hand_leaves_no_head_and_no_lease(db: Database):
+    """An end that gives ended_at but forgets the head or the lease is refused."""
+    action = db.insert("lane")
+    db.claim(action)
+    by_hand = "UPDATE agent_action SET state = 'DONE', stop_reason = 'CONFIRMED', payload = NULL, ended_at = 7"
+    because = "leave it out, and the database also clears is_head and the lease"
+    db.refuses(because, by_hand)
+    db.refuses(because, by_hand + ", is_head = 0, lease_owner = NULL")
+    db.refuses(because, by_hand + ", lease_owner = NULL, lease_expires_at = NULL")
