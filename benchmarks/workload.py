@@ -12,7 +12,7 @@ from edgeoutbox import ActionRequest, Adapter, Attempt, Done, Kind, Outbox, Resu
 from edgeoutbox.storage.sqlite.backend import SqliteStorage
 from edgeoutbox.storage.sqlite.drivers import ApswDriver, StdlibDriver
 
-DRIVERS = {"apsw": ApswDriver, "stdlib": StdlibDriver}
+DRIVERS: dict[str, type[ApswDriver] | type[StdlibDriver]] = {"apsw": ApswDriver, "stdlib": StdlibDriver}
 PAYLOAD = {"text": "x" * 189}
 """200 bytes as canonical JSON."""
 

@@ -44,13 +44,14 @@ from edgeoutbox.errors import (
 from edgeoutbox.executor import Executor
 from edgeoutbox.keys import effect_key
 from edgeoutbox.kinds import Delivery, Kind
-from edgeoutbox.model import Action, ActionRequest, AttemptRecord, Backlog, Enqueued, Page
+from edgeoutbox.model import Action, ActionRequest, AttemptRecord, Backlog, Enqueued, Page, validation_message
 from edgeoutbox.outbox import Outbox, enqueue_sync
 from edgeoutbox.results import (
     Abandoned,
     Cancelled,
     Defer,
     Done,
+    Evidence,
     Failed,
     Reread,
     Result,
@@ -82,6 +83,7 @@ __all__ = [
     "EdgeoutboxError",
     "EndedAction",
     "Enqueued",
+    "Evidence",
     "Executor",
     "Failed",
     "FenceRefused",
@@ -126,4 +128,5 @@ __all__ = [
     "prepare",
     "prepare_async",
     "tagged",
+    "validation_message",
 ]

@@ -141,6 +141,10 @@ class Adapter(Protocol[P]):
         """Whether the provider is reachable and configured; sends nothing."""
         return ()
 
+    def destination(self) -> str:
+        """Where it delivers to, in a few words without user or password: `smtp.example.com:587 (starttls)`."""
+        return "as its adapter knows"
+
     def settings(self) -> str:
         """A text that changes when the provider's settings change; starting with new ones ends a cooling.
 

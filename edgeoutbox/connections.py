@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol, TypeVar
 import aiosqlite
 import apsw
 
-from edgeoutbox.errors import MixedSqliteCopies, UnsupportedConnection, WrongDatabase
+from edgeoutbox.errors import MixedSqliteCopies, NoSchema, UnsupportedConnection, WrongDatabase
 from edgeoutbox.storage.protocol import ConnectionFacts
 from edgeoutbox.storage.sqlite import copies, schema
 from edgeoutbox.storage.sqlite.drivers import storage_error
@@ -133,6 +133,8 @@ async def _run_aiosqlite(
 
 
 def _facts(copy: Literal["stdlib", "apsw"], rows: list[Row]) -> ConnectionFacts:
+    if not rows:
+        raise NoSchema("the database has no edgeoutbox schema version; open it with Outbox once, or apply schema.sql")
     file, version, readable_from = rows[0]
     return ConnectionFacts(copy, file or "", version, readable_from)
 
@@ -162,9 +164,11 @@ def _of_sqlite3(connection: sqlite3.Connection) -> SyncExecute:
     def execute(sql: str, parameters: Sequence[Any]) -> list[Row]:
         cursor = connection.cursor()
         cursor.row_factory = None
+        text_factory, connection.text_factory = connection.text_factory, str
         try:
             return cursor.execute(sql, parameters).fetchall()
         finally:
+            connection.text_factory = text_factory
             cursor.close()
 
     return execute

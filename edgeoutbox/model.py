@@ -73,7 +73,7 @@ class ActionRequest(BaseModel):
         try:
             super().__init__(**values)
         except ValidationError as error:
-            raise InvalidRequest(describe(error)) from None
+            raise InvalidRequest(validation_message(error)) from None
 
     @model_validator(mode="after")
     def _payload_fits(self) -> "ActionRequest":
@@ -94,7 +94,7 @@ class ActionRequest(BaseModel):
         return digest(self.payload_text)
 
 
-def describe(error: ValidationError) -> str:
+def validation_message(error: ValidationError) -> str:
     """A validation error as field names and rules, without any input value."""
     parts = []
     for item in error.errors(include_url=False, include_input=False, include_context=False):

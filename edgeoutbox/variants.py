@@ -10,14 +10,14 @@ import types
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass
 from enum import Enum
-from typing import Annotated, Any, Generic, Literal, TypeAlias, TypeVar, Union, get_args, get_origin, is_typeddict
+from typing import Annotated, Any, Generic, Literal, TypeAlias, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 from edgeoutbox.errors import InvalidPayload, InvalidRequest, UnknownVariant
 from edgeoutbox.keys import canonical_json, parse_json
-from edgeoutbox.model import describe
+from edgeoutbox.model import validation_message
 
 Path: TypeAlias = tuple[str, ...]
 Scalar: TypeAlias = str | int | bool
@@ -80,7 +80,7 @@ class Variants(Generic[P]):
         try:
             return self.adapter.validate_python(payload, extra="forbid")
         except ValidationError as error:
-            msg = f"payload: {describe(error)}"
+            msg = f"payload: {validation_message(error)}"
             raise InvalidPayload(msg) from None
 
     def require_key(self, idempotency_key: str) -> None:
@@ -107,7 +107,7 @@ class Variants(Generic[P]):
         try:
             return self.adapter.validate_python(payload, extra="ignore")
         except ValidationError as error:
-            msg = f"payload: {describe(error)}"
+            msg = f"payload: {validation_message(error)}"
             raise InvalidPayload(msg) from None
 
 
@@ -201,6 +201,9 @@ def _of_model(model: type[BaseModel], path: Path, outer: tuple[type, ...]) -> Co
         if not isinstance(alias, str):
             msg = f"{where}: a field with several aliases cannot become one SQL condition"
             raise TypeError(msg)
+        if json.dumps(alias, ensure_ascii=False) != f'"{alias}"':
+            msg = f"{where}: an alias with quotes or backslashes cannot become one SQL condition"
+            raise TypeError(msg)
         if alias != name:
             part = _of_type(info.annotation, (*path, alias), (*outer, model), where, (), info.discriminator)
         parts.append(part)
@@ -230,7 +233,7 @@ def _of_type(  # noqa: PLR0911 - one return for each shape of type
         return _one_of(tuple(member.value for member in annotation), path, where)
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return _of_model(annotation, path, outer)
-    if isinstance(annotation, TypeVar) or is_typeddict(annotation) or is_dataclass(annotation):
+    if isinstance(annotation, TypeVar) or hasattr(annotation, "__required_keys__") or is_dataclass(annotation):
         msg = f"{where}: {annotation!r} cannot become one SQL condition; use a pydantic model"
         raise TypeError(msg)
     return ALWAYS

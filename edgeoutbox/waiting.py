@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime
 
+from edgeoutbox.kinds import Delivery
 from edgeoutbox.states import State
 from edgeoutbox.storage.protocol import ExecutorRecord, Situation
 from edgeoutbox.variants import selects
@@ -34,6 +35,10 @@ def _executing(situation: Situation) -> str:
         return f"is executing: attempt {action.attempt}, whose lease ends at {ends}"
     if not _serving(situation):
         return f"lost its executor at {ends}, and {_nobody(situation)}; withdraw it as lost, or start one"
+    if action.write_started_at is not None and _at_most_once(situation):
+        return (
+            f"lost its executor at {ends} after its write had started, and will end UNCERTAIN: it is never sent twice"
+        )
     return _hindered(situation) or f"lost its lease at {ends} and is taken up by the next executor of its kind"
 
 
@@ -46,7 +51,8 @@ def _admitted(situation: Situation) -> str:
         return hindered
     if action.due_at > situation.now:
         if action.last_error is not None:
-            return f"waits until {_moment(action.due_at)} to be tried again after attempt {action.attempt}"
+            after = f" after attempt {action.attempt}" if action.attempt else ""
+            return f"waits until {_moment(action.due_at)} to be tried again{after}"
         return f"is due at {_moment(action.due_at)}"
     return "is due and waits for a free executor of its kind"
 
@@ -58,6 +64,11 @@ def _hindered(situation: Situation) -> str | None:
     if policy is not None and policy.cooling_until is not None and policy.cooling_until > situation.now:
         return f"waits because its kind cools down until {_moment(policy.cooling_until)}: {policy.cooling_reason}"
     return None
+
+
+def _at_most_once(situation: Situation) -> bool:
+    # A kind that nobody declared counts as at most once.
+    return situation.policy is None or situation.policy.delivery is Delivery.AT_MOST_ONCE
 
 
 def _serving(situation: Situation) -> bool:

@@ -11,12 +11,27 @@ from operator import or_
 from pathlib import Path
 from typing import Any, Literal
 
-from edgeoutbox.adapter import Adapter, Attempt, Check, NotNeeded, WriteWindow
-from edgeoutbox.errors import ConfigurationError, InvalidPayload
-from edgeoutbox.kinds import Delivery, Kind
-from edgeoutbox.results import Cancelled, Defer, Done, Evidence, Failed, Result, Retry, Uncertain
-from edgeoutbox.states import StopReason
-from edgeoutbox.variants import tagged
+from edgeoutbox import (
+    Adapter,
+    Attempt,
+    Cancelled,
+    Check,
+    ConfigurationError,
+    Defer,
+    Delivery,
+    Done,
+    Evidence,
+    Failed,
+    InvalidPayload,
+    Kind,
+    NotNeeded,
+    Result,
+    Retry,
+    StopReason,
+    Uncertain,
+    WriteWindow,
+    tagged,
+)
 from edgeoutbox_smtp.addresses import Address
 from edgeoutbox_smtp.capture import capture
 from edgeoutbox_smtp.checks import check_relay
@@ -178,6 +193,12 @@ class SmtpAdapter(Adapter[EmailNotice[Any]]):
             code = result.evidence.get("code")
             return Check("test message", ok=True, detail=f"the relay took it ({code}) as {composed.message_id}")
         return Check("test message", ok=False, detail=f"{type(result).__name__}: {getattr(result, 'reason', '')}")
+
+    def destination(self) -> str:
+        """The relay, or where messages are captured."""
+        if self._capture_dir is not None:
+            return f"captured in {self._capture_dir}"
+        return "no relay" if self._relay is None else f"{self._relay.host}:{self._relay.port} ({self._relay.security})"
 
     def settings(self) -> str:
         """Every setting of the connection, the password too."""

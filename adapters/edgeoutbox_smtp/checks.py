@@ -2,7 +2,7 @@
 
 import ssl
 
-from edgeoutbox.adapter import Check
+from edgeoutbox import Check
 from edgeoutbox_smtp.deadline import Deadline
 from edgeoutbox_smtp.relay import Relay, Security
 from edgeoutbox_smtp.replies import Stage

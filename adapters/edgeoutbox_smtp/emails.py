@@ -5,8 +5,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from edgeoutbox.keys import refuse_unstorable_text
-from edgeoutbox.model import describe
+from edgeoutbox import validation_message
 from edgeoutbox_smtp.addresses import Address, refuse_unprintable
 from edgeoutbox_smtp.errors import InvalidEmail
 from edgeoutbox_smtp.headers import check_header, text_header
@@ -33,8 +32,8 @@ def _line(value: str) -> str:
 
 
 def _text(value: str | None) -> str | None:
-    if value is not None:
-        refuse_unstorable_text(value, "text")
+    if value is not None and "\0" in value:
+        raise ValueError("contains a NUL character")
     return value
 
 
@@ -115,7 +114,7 @@ class Email(BaseModel):
         try:
             super().__init__(**values)
         except ValidationError as error:
-            raise InvalidEmail(describe(error)) from None
+            raise InvalidEmail(validation_message(error)) from None
 
     @model_validator(mode="after")
     def _can_be_sent(self) -> "Email":

@@ -1,6 +1,6 @@
 """What this adapter raises beside the errors of `edgeoutbox`."""
 
-from edgeoutbox.errors import InvalidPayload
+from edgeoutbox import InvalidPayload
 
 
 class InvalidEmail(InvalidPayload):

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from edgeoutbox.adapter import Notice, NotNeeded
+from edgeoutbox import Notice, NotNeeded
 from edgeoutbox_smtp.attachments import read_attachment, sha256_of
 from edgeoutbox_smtp.emails import Addresses, Attachment, ContentType, Email, Filename, Headers, Text, UnsubscribeUrl
 from edgeoutbox_smtp.errors import InvalidEmail

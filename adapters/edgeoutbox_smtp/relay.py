@@ -7,7 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from edgeoutbox.errors import ConfigurationError
+from edgeoutbox import ConfigurationError
 
 
 class Security(StrEnum):

@@ -6,8 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
-from edgeoutbox.errors import ConfigurationError
-from edgeoutbox.model import describe
+from edgeoutbox import ConfigurationError, validation_message
 from edgeoutbox_smtp.relay import Relay, Security
 
 Delivering = Literal["send", "capture"]
@@ -45,7 +44,7 @@ class Settings(BaseModel):
         try:
             return cls.model_validate(dict(table))
         except ValidationError as error:
-            raise ConfigurationError(f"kind {kind}: {describe(error)}") from None
+            raise ConfigurationError(f"kind {kind}: {validation_message(error)}") from None
 
     def make_relay(self) -> Relay | None:
         """The relay, when one is given. Raises `ConfigurationError`."""

@@ -11,9 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from edgeoutbox.adapter import WriteWindow
-from edgeoutbox.results import Done, Evidence, Failed, Result, Retry, Uncertain
-from edgeoutbox.states import StopReason
+from edgeoutbox import Done, Evidence, Failed, Result, Retry, StopReason, Uncertain, WriteWindow
 from edgeoutbox_smtp.compose import Composed
 from edgeoutbox_smtp.deadline import Deadline
 from edgeoutbox_smtp.replies import Reply, Stage, Verdict, judge

@@ -3,9 +3,11 @@
 import asyncio
 import inspect
 import os
+import sys
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,6 +17,7 @@ from rich.markup import escape
 from edgeoutbox.cli.exits import MEANINGS, exit_of
 from edgeoutbox.cli.output import say
 from edgeoutbox.errors import EdgeoutboxError
+from edgeoutbox.keys import refuse_unstorable_text
 from edgeoutbox.sidecar.configuration import Configuration, load
 
 app = typer.Typer(
@@ -69,8 +72,21 @@ class Place:
         return load(self.environment, file=self.config, database=self.database)
 
 
+def _say_version(asked: bool) -> None:
+    if asked:
+        sys.stdout.write(f"edgeoutbox {version('edgeoutbox')}\n")
+        raise typer.Exit
+
+
 @app.callback()
-def everywhere(context: typer.Context, config: ConfigOption = None, database: DatabaseOption = None) -> None:
+def everywhere(
+    context: typer.Context,
+    config: ConfigOption = None,
+    database: DatabaseOption = None,
+    _: Annotated[
+        bool, typer.Option("--version", help="Print the version", callback=_say_version, is_eager=True)
+    ] = False,
+) -> None:
     """Keep the options that were given before the command's name."""
     context.obj = Place(config, database)
 
@@ -90,6 +106,9 @@ def command(name: str, *, panel: str, example: str) -> Callable[[Body], Body]:
             before = context.obj if isinstance(context.obj, Place) else Place()
             place = Place(config or before.config, database or before.database)
             try:
+                for option, value in given.items():
+                    if isinstance(value, str):
+                        refuse_unstorable_text(value, option)
                 asyncio.run(_awaited(body(place, **given)))
             except EdgeoutboxError as error:
                 say(f"error: {error}")

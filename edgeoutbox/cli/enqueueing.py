@@ -9,6 +9,7 @@ from edgeoutbox.cli import given
 from edgeoutbox.cli.commands import JsonOption, Place, command
 from edgeoutbox.cli.opening import with_adapters
 from edgeoutbox.cli.output import say, write, write_json
+from edgeoutbox.errors import InvalidRequest
 from edgeoutbox.model import ActionRequest, Enqueued
 
 PANEL = "Enqueue"
@@ -58,9 +59,12 @@ async def enqueue(  # noqa: PLR0913, PLR0917 - each is an option
     as_json: JsonOption = False,
 ) -> None:
     """Store one effect, to be carried out by an executor. A key that exists changes nothing."""
+    running = _either(if_running)
+    if running == "refuse" and not supersede:
+        raise InvalidRequest("if-running: goes with --supersede")
     request = _request(kind, key, payload, lane, due, expires, run, subject, max_attempts, workspace)
     async with with_adapters(place) as outbox:
-        answer = await outbox.enqueue(request, supersede=supersede, if_running=_either(if_running))
+        answer = await outbox.enqueue(request, supersede=supersede, if_running=running)
     _answer(request, answer, as_json=as_json)
 
 
@@ -122,7 +126,7 @@ def _either(text: str) -> Literal["enqueue", "refuse"]:
         case "enqueue" | "refuse":
             return text
         case _:
-            raise typer.BadParameter("choose enqueue or refuse", param_hint="--if-running")
+            raise InvalidRequest("if-running: choose enqueue or refuse")
 
 
 def _answer(request: ActionRequest, answer: Enqueued, *, as_json: bool) -> None:

@@ -1,6 +1,7 @@
 """Open the database for a command. None of these creates one."""
 
 import getpass
+import logging
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,11 +14,14 @@ from edgeoutbox.sidecar.database import require_database
 from edgeoutbox.sidecar.logs import log_to_stderr
 from edgeoutbox.sidecar.plugins import make_adapters
 
+_DIGITS = 18
+"""No id has more; SQLite's integers end a little later."""
+
 
 @asynccontextmanager
 async def opened(place: Place) -> AsyncIterator[Outbox]:
     """The outbox without adapters: to ask, and to decide."""
-    log_to_stderr()
+    log_to_stderr(level=logging.WARNING)
     require_database(place.configuration.database)
     async with Outbox(place.configuration.database) as outbox:
         yield outbox
@@ -48,7 +52,7 @@ async def with_adapters(place: Place) -> AsyncIterator[Outbox]:
 
 async def find(outbox: Outbox, given: str, *, by_key: bool = False) -> Action:
     """The action with this id or, when it is no number or `by_key`, this idempotency key. Raises `NoSuchAction`."""
-    is_id = given.isdecimal() and not by_key
+    is_id = given.isdecimal() and len(given) <= _DIGITS and not by_key
     action = await outbox.get(int(given)) if is_id else await outbox.get(key=given)
     if action is None:
         what = f"the id {given}" if is_id else "this key"

@@ -29,7 +29,9 @@ async def list_(  # noqa: PLR0917 - each is an option
     run: Annotated[str | None, typer.Option("--run", help="Only of this agent's run")] = None,
     subject: Annotated[str | None, typer.Option("--subject", help="Only about this account")] = None,
     limit: Annotated[int, typer.Option("--limit", help="At most so many", min=1, max=10_000)] = 50,
-    after: Annotated[int | None, typer.Option("--after", metavar="CURSOR", help="The page after this one")] = None,
+    after: Annotated[
+        int | None, typer.Option("--after", metavar="CURSOR", help="The page after this one", min=1, max=10**18)
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """List actions, newest first."""

@@ -1,5 +1,6 @@
 """`init`, `schema`, `captured` and `doctor`: make it ready, and see whether it is."""
 
+import logging
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from edgeoutbox.cli.output import say, write_json, write_table
 from edgeoutbox.cli.template import configuration_text
 from edgeoutbox.errors import ConfigurationError, InvalidRequest
 from edgeoutbox.outbox import Outbox
-from edgeoutbox.sidecar.configuration import DEFAULT_DATABASE, FILE_NAME, load
+from edgeoutbox.sidecar.configuration import CONFIG_VARIABLE, DATABASE_VARIABLE, DEFAULT_DATABASE, FILE_NAME
 from edgeoutbox.sidecar.database import absolute_url, path_of
 from edgeoutbox.sidecar.health import check_database
 from edgeoutbox.sidecar.logs import log_to_stderr
@@ -28,27 +29,35 @@ async def init(
     dev: Annotated[bool, typer.Option("--dev", help="Send nothing: write each message into a folder")] = False,
 ) -> None:
     """Write a commented edgeoutbox.toml here, and create its database. Overwrites nothing."""
-    file = _written(Path(place.config or FILE_NAME), place.database or DEFAULT_DATABASE, capture=dev)
-    configuration = load({}, file=file)
-    there = path_of(configuration.database).exists()
-    async with Outbox(configuration.database):
+    file, database = _planned(place)
+    url = absolute_url(database, file.parent)
+    there = path_of(url).exists()
+    async with Outbox(url):
         pass
+    _write(file, configuration_text(database, capture=dev))
+    say(f"{'added the tables to' if there else 'created'} {path_of(url).name}")
     say(f"wrote {file.name}")
-    say(f"{'added the tables to' if there else 'created'} {path_of(configuration.database).name}")
     say("next: edgeoutbox run" if dev else f"next: edit [kinds.email] in {file.name}, then edgeoutbox doctor --email")
 
 
-def _written(file: Path, database: str, *, capture: bool) -> Path:
-    file = file.absolute()
-    absolute_url(database, file.parent)  # refuses what is no URL, before anything is written
+def _planned(place: Place) -> tuple[Path, str]:
+    """The file to be written, and the database to be named in it."""
+    here = Path.cwd()
+    file = here / (place.config or place.environment.get(CONFIG_VARIABLE) or FILE_NAME)
+    if file.exists():
+        raise ConfigurationError(f"{file.name} is there already; nothing was changed")
+    given = place.database or place.environment.get(DATABASE_VARIABLE)
+    if given is None:
+        return file, DEFAULT_DATABASE
+    return file, given if file.parent == here else absolute_url(given, here)
+
+
+def _write(file: Path, text: str) -> None:
     try:
         with file.open("x", encoding="utf-8") as new:
-            new.write(configuration_text(database, capture=capture))
-    except FileExistsError:
-        raise ConfigurationError(f"{file.name} is there already; nothing was changed") from None
+            new.write(text)
     except OSError as error:
         raise ConfigurationError(f"{file} cannot be written ({error.strerror})") from None
-    return file
 
 
 @command("schema", panel="Start", example="edgeoutbox schema | sqlite3 app.db")
@@ -95,7 +104,7 @@ async def doctor(
 
     Sends nothing without --to.
     """
-    log_to_stderr()
+    log_to_stderr(level=logging.WARNING)
     configuration = place.configuration
     chosen = set(kind or ())
     if email:

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from edgeoutbox.errors import ConfigurationError
-from edgeoutbox.model import describe
+from edgeoutbox.model import validation_message
 from edgeoutbox.sidecar.database import absolute_url
 from edgeoutbox.sidecar.references import names_of_variables
 
@@ -21,9 +21,11 @@ FILE_NAME = "edgeoutbox.toml"
 DEFAULT_DATABASE = "sqlite+apsw:///edgeoutbox.db"
 
 PREFIX = "EDGEOUTBOX_"
-_CONFIG = f"{PREFIX}CONFIG"
+CONFIG_VARIABLE = f"{PREFIX}CONFIG"
+DATABASE_VARIABLE = f"{PREFIX}DATABASE"
 _KINDS = f"{PREFIX}KINDS__"
 
+_PATHS = ("_dir", "_file", "_path")
 _SECRET_NAMES = ("password", "token", "secret", "api_key")
 
 
@@ -88,7 +90,7 @@ def load(
     which may be missing. Raises `ConfigurationError` naming the file or variable and the key, never a value.
     """
     folder = (folder or Path.cwd()).absolute()
-    named = file or _path(environment.get(_CONFIG))
+    named = file or _path(environment.get(CONFIG_VARIABLE))
     found = named or (folder / FILE_NAME if (folder / FILE_NAME).is_file() else None)
     path = None if found is None else folder / found
     table = {} if path is None else _read(path)
@@ -97,9 +99,16 @@ def load(
     _refuse_literal_secrets(of_file.kinds, str(found))
     table["database"] = absolute_url(of_file.database, base)
     _refuse_unknown(environment, names_of_variables(table))
-    merged = _checked({**table, **_of_environment(environment, table)}, "the environment")
+    merged = _checked({**table, **_of_environment(environment, table, folder)}, "the environment")
     chosen = absolute_url(database or merged.database, folder)
     return Configuration(chosen, merged.concurrency, merged.grace, base, path, merged.kinds)
+
+
+def anchored(name: str, value: object, folder: Path) -> object:
+    """A kind's setting, made absolute when its name says that it is a path."""
+    if isinstance(value, str) and (name.endswith(_PATHS) or name == "cafile"):
+        return str(folder / value)
+    return value
 
 
 def _path(text: str | None) -> Path | None:
@@ -125,10 +134,10 @@ def _checked(table: Mapping[str, Any], source: str) -> Settings:
             if item["type"] == "extra_forbidden":
                 name = str(item["loc"][0])
                 raise ConfigurationError(f"{source}: unknown key {name}{_near(name, Settings.model_fields)}") from None
-        raise ConfigurationError(f"{source}: {describe(error)}") from None
+        raise ConfigurationError(f"{source}: {validation_message(error)}") from None
 
 
-def _of_environment(environment: Mapping[str, str], table: Mapping[str, Any]) -> dict[str, Any]:
+def _of_environment(environment: Mapping[str, str], table: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """The settings that the environment gives, on top of the kinds of the file."""
     given: dict[str, Any] = {
         name: environment[PREFIX + name.upper()]
@@ -141,13 +150,13 @@ def _of_environment(environment: Mapping[str, str], table: Mapping[str, Any]) ->
             kind, _, setting = variable.removeprefix(_KINDS).lower().partition("__")
             if not kind or not setting:
                 raise ConfigurationError(f"{variable}: write {_KINDS}KIND__SETTING")
-            kinds.setdefault(kind, {})[setting] = value
+            kinds.setdefault(kind, {})[setting] = anchored(setting, value, folder)
     return {**given, "kinds": kinds}
 
 
 def _refuse_unknown(environment: Mapping[str, str], referenced: Iterable[str]) -> None:
     """Refuse `EDGEOUTBOX_*` variables that mean nothing, unless the file names them as a secret."""
-    known = {_CONFIG, *(PREFIX + name.upper() for name in Settings.model_fields if name != "kinds")}
+    known = {CONFIG_VARIABLE, *(PREFIX + name.upper() for name in Settings.model_fields if name != "kinds")}
     for variable in environment:
         if variable.startswith(PREFIX) and not variable.startswith(_KINDS) and variable not in known | {*referenced}:
             raise ConfigurationError(f"the environment: unknown variable {variable}{_near(variable, known)}")

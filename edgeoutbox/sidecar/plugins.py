@@ -10,17 +10,13 @@ from difflib import get_close_matches
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Protocol, cast, runtime_checkable
-from urllib.parse import urlsplit
 
 from edgeoutbox.adapter import Adapter, Check
 from edgeoutbox.errors import ConfigurationError
-from edgeoutbox.sidecar.configuration import Configuration, KindTable
+from edgeoutbox.sidecar.configuration import Configuration, KindTable, anchored
 from edgeoutbox.sidecar.references import Secrets
 
 GROUP = "edgeoutbox.adapters"
-
-_PATHS = ("_dir", "_file", "_path")
-"""How the names of settings end that are paths; `cafile` is one too."""
 
 
 class ConfigurableAdapter(Protocol):
@@ -34,14 +30,6 @@ class ConfigurableAdapter(Protocol):
         environment are texts. Raises `ConfigurationError` naming the setting, never its value; an unknown setting is
         an error. Opens no connection.
         """
-
-
-@runtime_checkable
-class SaysDestination(Protocol):
-    """Optional: an adapter that says where it delivers to."""
-
-    def destination(self) -> str:
-        """Where to, in a few words and without user or password, such as `smtp.example.com:587 (starttls)`."""
 
 
 @runtime_checkable
@@ -95,21 +83,6 @@ def make_adapters(
     return {kind: _made(kind, table, secrets, configuration) for kind, table in configuration.kinds.items()}
 
 
-def destination(adapter: Adapter[Any], table: KindTable) -> str:
-    """Where an adapter delivers to, without user or password: as it says itself, or as its settings show."""
-    if isinstance(adapter, SaysDestination):
-        return adapter.destination()
-    if table.settings.get("deliver") == "capture":
-        return "nowhere: messages are captured as files"
-    urls = [urlsplit(text) for text in table.settings.values() if isinstance(text, str) and "://" in text]
-    places = [
-        f"{url.hostname}{f':{url.port}' if url.port else ''} ({table.settings.get('security') or url.scheme})"
-        for url in urls
-        if url.hostname
-    ]
-    return ", ".join(places) or "as its adapter knows"
-
-
 def list_captured(kind: str, table: KindTable, folder: Path) -> Sequence[Captured]:
     """What the adapter of a kind captured. Raises `ConfigurationError` when it captures nothing."""
     where = table.settings.get("capture_dir")
@@ -131,7 +104,7 @@ def _made(kind: str, table: KindTable, secrets: Secrets, configuration: Configur
     try:
         entry_point = _entry_point(kind, table)
         settings = {
-            name: _anchored(name, secrets.resolve(value, f"kind {kind}: {name}"), configuration.folder)
+            name: anchored(name, secrets.resolve(value, f"kind {kind}: {name}"), configuration.folder)
             for name, value in table.settings.items()
         }
         adapter = _loaded(entry_point).configure(kind, settings)
@@ -162,9 +135,3 @@ def _loaded(entry_point: EntryPoint) -> ConfigurableAdapter:
     if not hasattr(offered, "configure"):
         raise ConfigurationError(f"adapter {entry_point.name}: offers no `configure`")
     return cast("ConfigurableAdapter", offered)
-
-
-def _anchored(name: str, value: object, folder: Path) -> object:
-    if isinstance(value, str) and (name.endswith(_PATHS) or name == "cafile"):
-        return str(folder / value)
-    return value

@@ -12,7 +12,6 @@ from edgeoutbox.executor import Executor
 from edgeoutbox.outbox import Outbox
 from edgeoutbox.sidecar.configuration import Configuration
 from edgeoutbox.sidecar.database import driver_of, path_of
-from edgeoutbox.sidecar.plugins import destination
 from edgeoutbox.storage.sqlite.drivers import ApswDriver, StdlibDriver
 
 log = logging.getLogger("edgeoutbox.run")
@@ -49,7 +48,7 @@ def introduction(configuration: Configuration, adapters: Mapping[str, Adapter[An
     yield f"driver: {driver} (SQLite {'.'.join(map(str, version))})"
     yield f"kinds: {', '.join(f'{name} ({adapter.kind.delivery})' for name, adapter in adapters.items())}"
     for name, adapter in adapters.items():
-        yield f"relay: {name} -> {destination(adapter, configuration.kinds[name])}"
+        yield f"relay: {name} -> {adapter.destination()}"
 
 
 class _Stopping:

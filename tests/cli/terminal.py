@@ -43,7 +43,7 @@ class Terminal:
         result = CliRunner().invoke(app, arguments, input=typed, env=self.environment)
         self.said = result.stderr
         assert result.exit_code == exit_code, f"{arguments}: {result.exit_code}\n{result.stdout}{result.stderr}"
-        assert "Traceback" not in result.output
+        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
         return result.stdout
 
     def json(self, *arguments: str) -> Any:

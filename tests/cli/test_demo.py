@@ -1,5 +1,8 @@
 import json
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -7,7 +10,7 @@ import pytest
 from edgeoutbox.cli.demo.figures import Figures, Sent, figures
 from edgeoutbox.cli.demo.stage import Stage
 from edgeoutbox.states import State
-from tests.cli.terminal import Terminal
+from tests.cli.terminal import Terminal, clean
 
 D, U = State.DONE, State.UNCERTAIN
 
@@ -63,6 +66,37 @@ async def test_a_stage_in_which_the_executor_dies_at_once(tmp_path: Path, monkey
     found = await stage.perform()
     assert (found.delivered, found.kills, found.good) == (0, 0, False)
     assert "unknown key unknown" in stage.log.read_text(encoding="utf-8")
+
+
+@pytest.mark.skipif(not Path("/proc/self/cwd").exists(), reason="looks for processes by their folder")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_demo_leaves_no_process(terminal: Terminal, number: signal.Signals) -> None:
+    """A demo that is interrupted ends its processes."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "edgeoutbox", "demo"],
+        cwd=terminal.folder,
+        env=clean(os.environ) | {"TMPDIR": str(terminal.folder)},
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as demo:
+        assert demo.stderr is not None
+        for line in demo.stderr:
+            if "sends them" in line:
+                demo.send_signal(number)
+                break
+        demo.stderr.read()
+        assert demo.wait() == 1
+    [folder] = terminal.folder.glob("edgeoutbox-demo-*")
+    working = [process for process in Path("/proc").glob("[0-9]*") if works_in(process, folder)]
+    assert working == []
+
+
+def works_in(process: Path, folder: Path) -> bool:
+    """Whether a process has this working directory."""
+    try:
+        return (process / "cwd").readlink() == folder
+    except OSError:
+        return False
 
 
 @pytest.mark.skipif(os.name != "posix", reason="SIGKILL")

@@ -56,6 +56,8 @@ def test_payload_from_file_and_standard_input(ready: Terminal) -> None:
         (["Email", "k", "{}"], "kind: "),
         (["email", "k" * 513, message()], "idempotency_key: "),
         (["email", "k", message(), "--due", "soon"], "due: write 2026-12-24T18:00"),
+        (["email", "k", message(), "--if-running", "refuse"], "if-running: goes with --supersede"),
+        (["email", "k", message(), "--supersede", "--if-running", "wait"], "if-running: choose"),
     ],
 )
 def test_refused(ready: Terminal, arguments: list[str], said: str) -> None:

@@ -150,3 +150,10 @@ def test_help_shows_exit_codes_and_examples(terminal: Terminal) -> None:
         assert f"Example: edgeoutbox {command}" in terminal.run(command, "--help")
     for command in ("withdraw", "pause", "resume", "kind", "backlog", "erase", "forget", "sweep", "captured", "doctor"):
         assert f"Example: edgeoutbox {command}" in terminal.run(command, "--help")
+
+
+@pytest.mark.parametrize("named", ["9" * 5000, "99999999999999999999", "\udcff", "a\0b"])
+def test_names_that_no_action_can_have(ready: Terminal, named: str) -> None:
+    """A number that is too large, or what is no text, is an error like any other."""
+    ready.run("why", named, exit_code=2 if named in {"\udcff", "a\0b"} else 1)
+    assert ready.said.startswith("error: ")

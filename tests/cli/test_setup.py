@@ -1,8 +1,10 @@
+import asyncio
 import sqlite3
 import stat
 from contextlib import closing
 
 from edgeoutbox.sidecar import load, make_adapters
+from edgeoutbox.testing.relay import ScriptedRelay
 from tests.cli.terminal import Terminal, message
 
 
@@ -78,6 +80,17 @@ def test_doctor_of_a_relay_that_is_not_there(ready: Terminal) -> None:
     assert "integrity" not in out
 
 
+async def test_doctor_of_a_relay(ready: Terminal) -> None:
+    """`doctor --email` says what the relay offers and sends nothing; `--to` sends one message there."""
+    async with ScriptedRelay() as relay:
+        ready.configure_relay(relay.port)
+        out = await asyncio.to_thread(ready.run, "doctor", "--email")
+        assert "SIZE" in out
+        assert relay.messages == []
+        await asyncio.to_thread(ready.run, "doctor", "--email", "--to", "me@example.com")
+        assert [each.recipients for each in relay.messages] == [("me@example.com",)]
+
+
 def test_doctor_of_a_kind_that_is_not_there(terminal: Terminal) -> None:
     """What is not configured cannot be looked at."""
     terminal.run("doctor", "--email", exit_code=2)
@@ -90,3 +103,26 @@ def test_doctor_to_sends_one_message(ready: Terminal) -> None:
     assert ready.json("captured") == []
     ready.run("doctor", "--email", "--to", "me@example.com")
     assert [each["recipients"] for each in ready.json("captured")] == [["me@example.com"]]
+
+
+def test_init_elsewhere(terminal: Terminal) -> None:
+    """A file in another folder names the database that was given here."""
+    (terminal.folder / "etc").mkdir()
+    terminal.run("init", "--dev", "--config", "etc/mail.toml", "--database", "app.db")
+    terminal.run("enqueue", "email", "k", message(), "--config", "etc/mail.toml")
+    assert len(terminal.json("list", "--database", "app.db")["actions"]) == 1
+
+
+def test_environment_alone_configures(terminal: Terminal) -> None:
+    """Without a file, variables configure a kind; their paths start from the working directory."""
+    terminal.environment |= {
+        "EDGEOUTBOX_DATABASE": "app.db",
+        "EDGEOUTBOX_KINDS__EMAIL__SENDER": "a@example.com",
+        "EDGEOUTBOX_KINDS__EMAIL__DELIVER": "capture",
+        "EDGEOUTBOX_KINDS__EMAIL__CAPTURE_DIR": "mail",
+    }
+    terminal.run("run", "--until-idle")
+    terminal.run("enqueue", "email", "k", message())
+    terminal.run("run", "--until-idle")
+    assert [each["recipients"] for each in terminal.json("captured")] == [["jane@example.com"]]
+    assert len(list((terminal.folder / "mail").iterdir())) == 1

@@ -9,7 +9,7 @@ import pytest
 from edgeoutbox import ConfigurationError
 from edgeoutbox.adapter import Adapter
 from edgeoutbox.sidecar import Configuration, load, make_adapters
-from edgeoutbox.sidecar.plugins import destination, list_captured
+from edgeoutbox.sidecar.plugins import list_captured
 
 
 def configured(folder: Path, table: str) -> Configuration:
@@ -57,7 +57,7 @@ def test_secret_is_never_shown(tmp_path: Path) -> None:
     configuration = configured(tmp_path, table)
     adapter = make_adapters(configuration, {"PW": "hunter2"})["email"]
     assert "hunter2" in adapter.settings()
-    shown = f"{configuration!r} {adapter!r} {adapter.kind!r} {destination(adapter, configuration.kinds['email'])}"
+    shown = f"{configuration!r} {adapter!r} {adapter.kind!r} {adapter.destination()}"
     assert "hunter2" not in shown
 
 
@@ -65,7 +65,7 @@ def test_destination_shows_no_user(tmp_path: Path) -> None:
     """Where a kind delivers to is shown as host, port and protection, and without the user."""
     table = '[kinds.email]\nsender = "a@example.com"\nrelay = "smtp://me@relay.test:2525"\npassword = { env = "PW" }'
     configuration = configured(tmp_path, table)
-    shown = destination(make_adapters(configuration, {"PW": "hunter2"})["email"], configuration.kinds["email"])
+    shown = make_adapters(configuration, {"PW": "hunter2"})["email"].destination()
     assert shown.startswith("relay.test:2525 (")
     assert "me" not in shown
 

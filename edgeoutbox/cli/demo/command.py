@@ -1,7 +1,9 @@
 """`demo`, as people see it."""
 
 import asyncio
+import os
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -31,10 +33,11 @@ async def demo(
     """
     from edgeoutbox.cli.demo.stage import EMAILS, Stage  # noqa: PLC0415 - only the demo needs a relay
 
+    _cancel_on_sigterm()
     folder = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix="edgeoutbox-demo-"))
     good = False
     try:
-        with _progress(EMAILS) as progress:
+        with _progress() as progress:
             task = progress.add_task("ended", total=EMAILS)
             stage = Stage(
                 folder,
@@ -42,11 +45,13 @@ async def demo(
                 progress=lambda ended: progress.update(task, completed=ended),
             )
             found = await stage.perform()
-        good = found.good
+        good = found.good and found.actions == EMAILS
         if as_json:
             write_json(asdict(found))
         else:
-            _show(found)
+            _show(found, good=good)
+    except asyncio.CancelledError:
+        say("interrupted")
     finally:
         if keep or not good:
             say(f"kept: {folder}")
@@ -56,14 +61,21 @@ async def demo(
         raise typer.Exit(Exit.NOT_POSSIBLE)
 
 
+def _cancel_on_sigterm() -> None:
+    """End the demo's processes with it, also when it is terminated."""
+    task = asyncio.current_task()
+    if task is not None and os.name == "posix":
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+
+
 @contextmanager
-def _progress(total: int) -> Iterator[Progress]:
+def _progress() -> Iterator[Progress]:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console(sys.stderr), disable=total == 0) as progress:
+    with Progress(*columns, console=console(sys.stderr)) as progress:
         yield progress
 
 
-def _show(found: Figures) -> None:
+def _show(found: Figures, *, good: bool) -> None:
     write_table(
         ("", "emails", ""),
         [
@@ -80,5 +92,5 @@ def _show(found: Figures) -> None:
         none="nothing was sent",
         folds=("",),
     )
-    verdict = "Nothing was sent twice, lost or out of order" if found.good else "This is not what was promised"
+    verdict = "Nothing was sent twice, lost or out of order" if good else "This is not what was promised"
     sys.stdout.write(f"{verdict}: {found.actions} emails, {found.kills} kill, {found.seconds:.1f} s.\n")

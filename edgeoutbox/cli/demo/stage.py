@@ -2,9 +2,8 @@
 
 import asyncio
 import os
-import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,6 +38,9 @@ write_window = 2
 _ACTIONS = "SELECT id, idempotency_key, lane_key, state FROM agent_action ORDER BY id"
 _ENDED = "SELECT COUNT(*) FROM agent_action WHERE ended_at IS NOT NULL"
 _POLL = 0.05
+
+_KILLED = {-9, 1}
+"""How a killed process ends: by SIGKILL, and on Windows, which knows no signals."""
 
 _SLOW = (
     On(Point.RCPT, Steps(Drip(b"250", 0.01), Raw(b" 2.1.5 ok\r\n"))),
@@ -94,7 +96,7 @@ class Stage:
         return figures(actions, arrivals, kills=self.kills, seconds=seconds)
 
     async def _send(self, relay: ScriptedRelay) -> None:
-        executor = await self._executor()
+        executor = producer = await self._executor()
         try:
             producer = await self._start(
                 "-m", "edgeoutbox.cli.demo.producer", "demo.db", str(self.emails), str(self.lanes)
@@ -103,7 +105,7 @@ class Stage:
             self.tell(f"process {executor.pid} sends them to a relay on port {relay.port}")
             await self._until(executor, lambda: len(relay.messages) >= self.emails // 2)
             executor.kill()
-            self.kills += await executor.wait() == -signal.SIGKILL if os.name == "posix" else 1
+            self.kills += await executor.wait() in _KILLED
             self.tell(f"process {executor.pid} killed when the relay had {len(relay.messages)} messages")
             executor = await self._executor()
             self.tell(f"process {executor.pid} goes on")
@@ -111,6 +113,7 @@ class Stage:
             await self._until(executor, lambda: self._ended() >= self.emails)
         finally:
             await _stop(executor)
+            await _stop(producer)
 
     async def _until(self, executor: asyncio.subprocess.Process, reached: Callable[[], bool]) -> None:
         while not reached():
@@ -131,7 +134,7 @@ class Stage:
     async def _start(self, *arguments: str) -> asyncio.subprocess.Process:
         with self.log.open("ab") as log:
             return await asyncio.create_subprocess_exec(
-                sys.executable, *arguments, cwd=self.folder, env=_environment(sys.path), stdout=log, stderr=log
+                sys.executable, *arguments, cwd=self.folder, env=_environment(), stdout=log, stderr=log
             )
 
 
@@ -147,7 +150,6 @@ async def _stop(process: asyncio.subprocess.Process) -> None:
         await process.wait()
 
 
-def _environment(path: Sequence[str]) -> dict[str, str]:
-    """This process's environment without settings of ours, importing from where this process does."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
-    return {**kept, "PYTHONPATH": os.pathsep.join(entry for entry in path if entry)}
+def _environment() -> dict[str, str]:
+    """This process's environment without settings of ours: the demo has its own."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}

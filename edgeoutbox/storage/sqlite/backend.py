@@ -78,6 +78,7 @@ class SqliteStorage:
         self._reader: Reader | None = None
         self._reading = asyncio.Lock()
         self._watch: Watch | None = None
+        self._noted: copies.Opened | None = None
         self._checkpoint_at = CHECKPOINT_AT
 
     @property
@@ -100,7 +101,7 @@ class SqliteStorage:
         copies.require_same_copy(self.path, self.driver.copy)
         self._create_private()
         try:
-            copies.opened(self.path, self.driver.copy)
+            self._noted = copies.opened(self.path, self.driver.copy)
             self._committer.start()
             self._reader = await self.driver.reader(str(self.path), self._busy_timeout, self._on_connect)
             self._watch = Watch(self.path, lambda: self.driver.open(str(self.path), 0, self._on_connect))
@@ -155,7 +156,9 @@ class SqliteStorage:
             await self._reader.close()
             self._reader = None
         await self._committer.stop()
-        copies.closed(self.path, self.driver.copy)
+        if self._noted is not None:
+            copies.closed(self._noted)
+            self._noted = None
 
     async def migrate(self) -> None:
         """Bring the schema to this build's version."""

@@ -21,6 +21,9 @@ OPEN_KIND = f"""
 NOT EXISTS (SELECT 1 FROM agent_action_kind WHERE kind = ? AND (paused_by IS NOT NULL OR cooling_until > {NOW}))
 """
 
+# The kind if it is open, else NULL, which no row has: an index is then not walked for what may not be claimed.
+IF_OPEN = f"(SELECT ? WHERE {OPEN_KIND})"
+
 # A kind that nobody declared counts as at most once.
 AT_MOST_ONCE = "NOT EXISTS (SELECT 1 FROM agent_action_kind WHERE kind = ? AND delivery <> 'at_most_once')"
 
@@ -28,8 +31,8 @@ AT_MOST_ONCE = "NOT EXISTS (SELECT 1 FROM agent_action_kind WHERE kind = ? AND d
 HEADS = """
 SELECT id, due_at FROM (
   SELECT id, due_at FROM agent_action INDEXED BY ix_agent_action_head
-  WHERE kind = ? AND state = 'ADMITTED' AND is_head = 1 AND due_at <= {now}
-    AND (expires_at IS NULL OR expires_at > {now}) AND {open_kind} AND {condition}
+  WHERE kind = {if_open} AND state = 'ADMITTED' AND is_head = 1 AND due_at <= {now}
+    AND (expires_at IS NULL OR expires_at > {now}) AND {condition}
   ORDER BY due_at, id LIMIT ?
 )
 """
@@ -38,13 +41,16 @@ SELECT id, due_at FROM (
 LOST = """
 SELECT id, lease_expires_at AS due_at FROM (
   SELECT id, lease_expires_at FROM agent_action INDEXED BY ix_agent_action_lease
-  WHERE kind = ? AND state = 'EXECUTING' AND lease_expires_at <= {now} AND lease_owner IS NOT ?
+  WHERE kind = {if_open} AND state = 'EXECUTING' AND lease_expires_at <= {now} AND lease_owner IS NOT ?
     AND attempt < COALESCE(max_attempts, ?)
     AND (write_started_at IS NOT NULL OR expires_at IS NULL OR expires_at > {now})
-    AND (write_started_at IS NULL OR NOT {at_most_once}) AND {open_kind} AND {condition}
+    AND (write_started_at IS NULL OR NOT {at_most_once}) AND {condition}
   ORDER BY lease_expires_at, id LIMIT ?
 )
 """
+
+# Both, oldest first, within the kind's own bound.
+HEADS_AND_LOST = f"SELECT * FROM ({HEADS} UNION ALL {LOST} ORDER BY due_at, id LIMIT ?)"
 
 # ADMITTED, EXECUTING -> EXECUTING. The parameters: the owner, a lease per kind, the candidates, how many.
 CLAIM = """
@@ -95,7 +101,7 @@ def claim(served: Sequence[Served], limit: int, owner: str, *, reclaim: bool) ->
     for kind in wanted:
         parameters += [kind.kind, kind.kind, kind.limit]
         if reclaim:
-            parameters += [kind.kind, owner, kind.max_attempts, kind.kind, kind.kind, kind.limit]
+            parameters += [kind.kind, kind.kind, owner, kind.max_attempts, kind.kind, kind.limit, kind.limit]
     rows = yield sql, [*parameters, limit]
     rows.sort(key=lambda row: (row[14], row[0]))
     leases = {kind.kind: kind.lease for kind in wanted}
@@ -143,9 +149,10 @@ def _claimed(row: Row, owner: str, lease: int) -> Steps[Claim]:
 @lru_cache(maxsize=64)
 def _claim_sql(kinds: tuple[tuple[str, Condition], ...], reclaim: bool) -> str:
     candidates = " UNION ALL ".join(
-        part.format(now=NOW, open_kind=OPEN_KIND, at_most_once=AT_MOST_ONCE, condition=sql_of(condition))
+        (HEADS_AND_LOST if reclaim else HEADS).format(
+            now=NOW, if_open=IF_OPEN, at_most_once=AT_MOST_ONCE, condition=sql_of(condition)
+        )
         for _, condition in kinds
-        for part in ((HEADS, LOST) if reclaim else (HEADS,))
     )
     return CLAIM.format(now=NOW, leases="WHEN ? THEN ? " * len(kinds), candidates=candidates, columns=COLUMNS)
 

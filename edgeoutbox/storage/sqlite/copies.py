@@ -8,9 +8,10 @@ which copy has it open. Nothing here opens the file: even that would drop locks.
 import os
 import sqlite3
 import sys
+import time
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias, cast
 
 from edgeoutbox.errors import MixedSqliteCopies, StorageError, WrongDatabase
 from edgeoutbox.storage.sqlite.drivers import Copy
@@ -19,18 +20,26 @@ _LIBRARY = {"stdlib": "the standard library's sqlite3 (also aiosqlite and SQLAlc
 _URL = {"stdlib": "sqlite://", "apsw": "sqlite+apsw://"}
 
 
-_opened: Counter[tuple[tuple[int, int] | None, Copy]] = Counter()
+Opened: TypeAlias = tuple[tuple[int, int] | None, Copy]
+"""A file, by what it is and not by its name, and the copy that has it open."""
+
+BUSY_FOR = 0.25
+"""Seconds to wait for an apsw connection that another thread is using, to learn which file it has open."""
+
+_opened: Counter[Opened] = Counter()
 """What this process's outboxes have open. Locks belong to the process, so this is a fact of the process too."""
 
 
-def opened(path: Path, copy: Copy) -> None:
-    """Note that an outbox opened the file."""
-    _opened[_identity_of(path), copy] += 1
+def opened(path: Path, copy: Copy) -> Opened:
+    """Note that an outbox opened the file, and return what `closed` is to be told: the name may be gone by then."""
+    noted = _identity_of(path), copy
+    _opened[noted] += 1
+    return noted
 
 
-def closed(path: Path, copy: Copy) -> None:
+def closed(noted: Opened) -> None:
     """Note that an outbox closed the file."""
-    _opened[_identity_of(path), copy] -= 1
+    _opened[noted] -= 1
 
 
 def require_same_copy(path: Path, copy: Copy) -> None:
@@ -103,14 +112,24 @@ def _open_by_apsw(identity: tuple[int, int]) -> bool:
     apsw: Any = sys.modules.get("apsw")
     if apsw is None:
         return False
-    for connection in apsw.connections():
+    if _opened[identity, "apsw"] > 0:
+        return True
+    return any(_identity_of(name) == identity for name in map(_file_of_apsw, apsw.connections()) if name)
+
+
+def _file_of_apsw(connection: Any) -> str | None:
+    """The file of an apsw connection; one that is busy in another thread does not say until it is done."""
+    apsw: Any = sys.modules["apsw"]
+    deadline = time.monotonic() + BUSY_FOR
+    while True:
         try:
-            name = connection.filename
+            return cast("str | None", connection.filename)
         except apsw.ConnectionClosedError:
-            continue
-        if name and _identity_of(name) == identity:
-            return True
-    return False
+            return None
+        except apsw.ThreadingViolationError:
+            if time.monotonic() > deadline:
+                return None
+            time.sleep(0.001)
 
 
 def copy_of(raw: object) -> Copy | None:

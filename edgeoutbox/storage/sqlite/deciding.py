@@ -65,17 +65,15 @@ def decide(action_id: int, decision: Decision) -> Steps[Action]:
         case "admit":
             rows = yield from _admit(action, decision, what)
         case "refuse":
-            if action.state is not State.PROPOSED:
-                raise NotPossible(f"{what} is {action.state}, not PROPOSED; only a proposal can be refused")
+            _require_refusable(action, what)
             rows = yield CANCEL, ("REFUSED", decision.by, decision.note, action_id)
         case "withdraw":
-            if action.state is State.EXECUTING:
-                raise ActionRunning(f"{what} is executing and may be in the provider's hands; wait for it to end")
-            if action.ended:
-                raise NotPossible(f"{what} has ended {action.state} ({action.stop_reason}); nothing is left of it")
+            _require_withdrawable(action, what)
             rows = yield CANCEL, ("WITHDRAWN", decision.by, decision.note, action_id)
         case "withdraw_lost":
             rows = yield from _withdraw_lost(action, decision, what)
+    if not rows:  # only outside of a transaction, on a connection of the caller's: somebody was faster
+        raise NotPossible(f"{what} changed in the meantime; decide in a transaction, or look again")
     ended = action_of(rows[0])
     if ended.ended and ended.forget_at_end:
         yield FORGET_ENDED, (action_id,)
@@ -89,6 +87,18 @@ def withdraw_run(run_id: str, decision: Decision) -> Steps[list[Action]]:
     for (action_id,) in rows:
         withdrawn.append((yield from decide(action_id, decision)))
     return withdrawn
+
+
+def _require_refusable(action: Action, what: str) -> None:
+    if action.state is not State.PROPOSED:
+        raise NotPossible(f"{what} is {action.state}, not PROPOSED; only a proposal can be refused")
+
+
+def _require_withdrawable(action: Action, what: str) -> None:
+    if action.state is State.EXECUTING:
+        raise ActionRunning(f"{what} is executing and may be in the provider's hands; wait for it to end")
+    if action.ended:
+        raise NotPossible(f"{what} has ended {action.state} ({action.stop_reason}); nothing is left of it")
 
 
 def _admit(action: Action, decision: Decision, what: str) -> Steps[list[tuple[object, ...]]]:

@@ -69,6 +69,8 @@ class HookTransaction:
 
     async def execute(self, sql: str, parameters: Sequence[Any] = ()) -> list[Row]:
         """Run one statement and return its rows."""
+        if not self._connection.in_transaction:
+            raise HookError("this ended hook has rolled back the transaction that it runs in; nothing can follow")
         if _CONTROL.match(sql):
             raise HookError("an ended hook runs inside a transaction of the outbox and must not control it")
         if _is_several(sql):  # apsw would run all of them, a COMMIT among them
@@ -92,9 +94,9 @@ def run_hook(connection: Connection, hook: Hook, action: Action) -> None:
     connection.execute(SAVEPOINT)
     try:
         step_through(lambda: cast("Coroutine[Any, Any, None]", hook(action, HookTransaction(connection))))
-    except Exception as error:
+    except BaseException as error:
         if not connection.in_transaction:
-            if isinstance(storage_error(error), DatabaseUnavailable):
+            if isinstance(error, Exception) and isinstance(storage_error(error), DatabaseUnavailable):
                 raise
             raise TransactionLost(action.id) from None
         connection.execute(UNDO)

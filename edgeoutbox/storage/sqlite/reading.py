@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from edgeoutbox.model import Action, AttemptRecord, Backlog
 from edgeoutbox.storage.protocol import Query, Served, Situation
-from edgeoutbox.storage.sqlite.claiming import OPEN_KIND
+from edgeoutbox.storage.sqlite.claiming import IF_OPEN
 from edgeoutbox.storage.sqlite.conditions import sql_of
 from edgeoutbox.storage.sqlite.executors import there
 from edgeoutbox.storage.sqlite.kinds import policies
@@ -48,7 +48,7 @@ SELECT MIN(moment) FROM (
   SELECT cooling_until AS moment FROM agent_action_kind WHERE kind = ? AND cooling_until > {now}
   UNION ALL
   SELECT * FROM (SELECT due_at FROM agent_action INDEXED BY ix_agent_action_head
-    WHERE kind = ? AND state = 'ADMITTED' AND is_head = 1 AND due_at > {now} AND {open_kind} AND {condition}
+    WHERE kind = {if_open} AND state = 'ADMITTED' AND is_head = 1 AND due_at > {now} AND {condition}
     ORDER BY due_at LIMIT 1)
   UNION ALL
   SELECT * FROM (SELECT lease_expires_at FROM agent_action INDEXED BY ix_agent_action_lease
@@ -157,7 +157,7 @@ def next_due(served: Sequence[Served], owner: str) -> Steps[int | None]:
     """Milliseconds until something can be done."""
     first: int | None = None
     for kind in served:
-        sql = NEXT_DUE.format(now=NOW, open_kind=OPEN_KIND, condition=sql_of(kind.condition))
+        sql = NEXT_DUE.format(now=NOW, if_open=IF_OPEN, condition=sql_of(kind.condition))
         name = kind.kind
         [(moment,)] = yield sql, (name, name, name, name, owner, name)
         if moment is not None and (first is None or moment < first):

@@ -117,11 +117,11 @@ WHERE agent_action.kind = ?2 AND agent_action.state = 'EXECUTING' AND agent_acti
 # Ended longer ago than the kind's retention, and nobody is owed a hook; served by ix_agent_action_retention.
 SWEEP = f"""
 DELETE FROM agent_action WHERE id IN (
-  SELECT id FROM agent_action
-  WHERE kind = ? AND ended_at IS NOT NULL
-    AND ended_at <= {NOW} - 86400000 * (SELECT retention_days FROM agent_action_kind WHERE kind = agent_action.kind)
+  SELECT id FROM agent_action INDEXED BY ix_agent_action_retention
+  WHERE kind = ?1 AND ended_at IS NOT NULL
+    AND ended_at <= {NOW} - 86400000 * (SELECT retention_days FROM agent_action_kind WHERE kind = ?1)
     AND NOT EXISTS (SELECT 1 FROM agent_action_ended WHERE action_id = agent_action.id)
-  LIMIT ?
+  LIMIT ?2
 )
 RETURNING id
 """

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from edgeoutbox.kinds import Delivery
 from edgeoutbox.keys import canonical_json, digest
+from edgeoutbox.kinds import Delivery
 from edgeoutbox.states import State
 from edgeoutbox.storage.protocol import Claim, Storage
 from edgeoutbox.testing.clock import MovableClock
@@ -187,7 +187,9 @@ class Claiming(Topic):
         milliseconds(clock, 10 * LEASE)
         assert keys(await claim_all(storage, "two")) == ["unfenced"]
 
-    async def test_p8_a_kind_that_nobody_declared_counts_as_at_most_once(self, storage: Storage, clock: MovableClock) -> None:
+    async def test_p8_a_kind_that_nobody_declared_counts_as_at_most_once(
+        self, storage: Storage, clock: MovableClock
+    ) -> None:
         """Doubt is resolved towards not sending twice."""
         await started(storage, fenced=True)
         milliseconds(clock, 10 * LEASE)
@@ -247,7 +249,9 @@ class Claiming(Topic):
         milliseconds(clock, MINUTE)
         assert keys(await claim_all(storage)) == ["b"]
 
-    async def test_an_expired_lost_lease_is_reclaimed_only_to_read_back(self, storage: Storage, clock: MovableClock) -> None:
+    async def test_an_expired_lost_lease_is_reclaimed_only_to_read_back(
+        self, storage: Storage, clock: MovableClock
+    ) -> None:
         """A write that may exist is still looked for; what was never written is left to expire."""
         await declare(storage, delivery=Delivery.READS_BACK)
         expires_at = clock.milliseconds + LEASE

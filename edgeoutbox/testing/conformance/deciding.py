@@ -35,7 +35,9 @@ OTHER_DIGEST = "sha256:" + "0" * 64
 class Deciding(Topic):
     """What people decide, and when it is too late to."""
 
-    async def test_a_proposal_is_admitted_with_the_digest_of_its_payload(self, storage: Storage, clock: MovableClock) -> None:
+    async def test_a_proposal_is_admitted_with_the_digest_of_its_payload(
+        self, storage: Storage, clock: MovableClock
+    ) -> None:
         """Who decided, when and why is kept, and it can be claimed."""
         await declare(storage, approval=True)
         proposal = await propose(storage)
@@ -59,7 +61,11 @@ class Deciding(Topic):
         """A row that carries the digest of something else is not admitted with that digest, nor with its own."""
         await backend.sql(
             "INSERT INTO agent_action (kind, idempotency_key, payload, payload_digest, state) VALUES (?, ?, ?, ?, ?)",
-            "email", "forged", '{"pay":"all"}', DIGEST, "PROPOSED",
+            "email",
+            "forged",
+            '{"pay":"all"}',
+            DIGEST,
+            "PROPOSED",
         )
         [proposal] = (await everything(storage))[0]
         for given in (DIGEST, digest(canonical_json({"pay": "all"}))):
@@ -72,7 +78,10 @@ class Deciding(Topic):
         """Without one of its own, that of its payload is compared and then kept."""
         await backend.sql(
             "INSERT INTO agent_action (kind, idempotency_key, payload, state) VALUES (?, ?, ?, ?)",
-            "email", "k", '{ "notice": "receipt" }', "PROPOSED",
+            "email",
+            "k",
+            '{ "notice": "receipt" }',
+            "PROPOSED",
         )
         [proposal] = (await everything(storage))[0]
         action = await storage.decide(proposal.id, Decision("admit", "ann", None, DIGEST))
@@ -84,7 +93,10 @@ class Deciding(Topic):
         """A key twice in an object: nobody can say what was approved."""
         await backend.sql(
             "INSERT INTO agent_action (kind, idempotency_key, payload, state) VALUES (?, ?, ?, ?)",
-            "email", "k", '{"to":"a","to":"b"}', "PROPOSED",
+            "email",
+            "k",
+            '{"to":"a","to":"b"}',
+            "PROPOSED",
         )
         [proposal] = (await everything(storage))[0]
         with pytest.raises(NotPossible, match="names a key twice"):

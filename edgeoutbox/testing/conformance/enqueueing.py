@@ -90,7 +90,8 @@ class Enqueueing(Topic):
         assert await everything(storage) == before
 
     @pytest.mark.parametrize(
-        ("lane", "payload"), [("other", {"notice": "receipt"}), ("lane", {"notice": "reminder"}), (None, {"notice": "receipt"})]
+        ("lane", "payload"),
+        [("other", {"notice": "receipt"}), ("lane", {"notice": "reminder"}), (None, {"notice": "receipt"})],
     )
     async def test_p2_a_repeat_with_other_content_says_so(
         self, storage: Storage, lane: str | None, payload: dict[str, str]
@@ -131,7 +132,9 @@ class Enqueueing(Topic):
         first, second = await storage.enqueue([a_request("k"), a_request("k")])
         assert (first.id, first.created, second.id, second.created) == (first.id, True, first.id, False)
 
-    async def test_p2_two_programs_that_enqueue_one_key_make_one_action(self, storage: Storage, backend: Backend) -> None:
+    async def test_p2_two_programs_that_enqueue_one_key_make_one_action(
+        self, storage: Storage, backend: Backend
+    ) -> None:
         """Of any number of enqueues at the same time, exactly one creates."""
         other = await backend.open()
         answers = await asyncio.gather(*(one.enqueue([a_request("k")]) for one in (storage, other) for _ in range(10)))

@@ -58,7 +58,9 @@ async def follow_ups(backend: Backend) -> int:
 class Hooked(Topic):
     """What the application hears, when, and how often."""
 
-    async def test_a_hook_runs_in_the_transaction_that_ends_the_action(self, storage: Storage, backend: Backend) -> None:
+    async def test_a_hook_runs_in_the_transaction_that_ends_the_action(
+        self, storage: Storage, backend: Backend
+    ) -> None:
         """It gets the ended action, writes beside it, and is not owed afterwards."""
         await declare(storage, hook=True)
         held = await started(storage)
@@ -187,7 +189,10 @@ class Hooked(Topic):
 
         match end:
             case "settle":
-                assert await both(storage.settle(bad, DONE, roll_back), storage.settle(good, DONE, roll_back)) == [True, True]
+                assert await both(storage.settle(bad, DONE, roll_back), storage.settle(good, DONE, roll_back)) == [
+                    True,
+                    True,
+                ]
             case "reap":
                 milliseconds(clock, LEASE)
                 assert len(await storage.reap([served(max_attempts=1)], "two", {"email": roll_back})) == 2
@@ -270,7 +275,9 @@ class Hooked(Topic):
         assert heard.actions == [action]
         assert await follow_ups(backend) == 1
 
-    @pytest.mark.parametrize("end", ["withdraw", "supersede", "sql", "settle of another build", "reap of another build"])
+    @pytest.mark.parametrize(
+        "end", ["withdraw", "supersede", "sql", "settle of another build", "reap of another build"]
+    )
     async def test_p9_a_hook_is_owed_for_every_end_that_did_not_run_it(
         self, storage: Storage, backend: Backend, clock: MovableClock, end: str
     ) -> None:

@@ -4,8 +4,8 @@ import pytest
 
 from edgeoutbox.errors import LooseningRefused
 from edgeoutbox.kinds import Delivery
-from edgeoutbox.storage.protocol import Settlement, Storage
 from edgeoutbox.states import State, StopReason
+from edgeoutbox.storage.protocol import Settlement, Storage
 from edgeoutbox.testing.clock import MovableClock
 from edgeoutbox.testing.conformance.backend import Backend
 from edgeoutbox.testing.conformance.story import (

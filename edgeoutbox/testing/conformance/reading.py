@@ -93,7 +93,9 @@ class Reading(Topic):
         assert [(log.epoch, log.owner) for log in await storage.attempts(held.id)] == [(1, "one"), (2, "two")]
         assert await storage.attempts(await enqueue(storage, "new")) == []
 
-    async def test_the_backlog_counts_what_is_open_and_what_went_wrong(self, storage: Storage, clock: MovableClock) -> None:
+    async def test_the_backlog_counts_what_is_open_and_what_went_wrong(
+        self, storage: Storage, clock: MovableClock
+    ) -> None:
         """By kind, with the oldest due, the weather, and whether an executor is there."""
         await declare(storage)
         for key, settlement in (("uncertain", UNCERTAIN), ("failed", FAILED), ("done", DONE)):
@@ -172,7 +174,11 @@ class Reading(Topic):
         await storage.heartbeat("one", "1.0", {"email": KNOWN})
         situation = await storage.situation(behind)
         assert situation is not None
-        assert (situation.now, situation.action, situation.policy) == (clock.milliseconds, await read(storage, behind), policy)
+        assert (situation.now, situation.action, situation.policy) == (
+            clock.milliseconds,
+            await read(storage, behind),
+            policy,
+        )
         assert situation.lane_head == await read(storage, head)
         [executor] = situation.executors
         assert (executor.owner, executor.version, dict(executor.kinds)) == ("one", "1.0", {"email": KNOWN})
@@ -229,7 +235,12 @@ class Reading(Topic):
         """Nothing hangs, and the answer says what to do."""
         other = await backend.open()
         await other.close()
-        for operation in (other.enqueue([a_request()]), other.get(key="k"), other.claim([served()], 1, "one"), other.now()):
+        for operation in (
+            other.enqueue([a_request()]),
+            other.get(key="k"),
+            other.claim([served()], 1, "one"),
+            other.now(),
+        ):
             with pytest.raises(StorageError, match="closed"):
                 await operation
         assert await claim_all(storage) == []

@@ -184,7 +184,9 @@ class Reaping(Topic):
             await enqueue(storage, f"k{n}", expires_at=clock.milliseconds)
         assert [len(await storage.reap([served()], "one", {}, 2)) for _ in range(4)] == [2, 2, 1, 0]
 
-    async def test_two_reapers_end_an_action_once(self, storage: Storage, backend: Backend, clock: MovableClock) -> None:
+    async def test_two_reapers_end_an_action_once(
+        self, storage: Storage, backend: Backend, clock: MovableClock
+    ) -> None:
         """The second finds nothing."""
         other = await backend.open()
         await started(storage, max_attempts=1)

@@ -45,7 +45,15 @@ class Settling(Topic):
         """The payload goes, the digest stays, the lease is over and the dispatch log is filled."""
         held = await started(storage)
         milliseconds(clock, SECOND)
-        settlement = Settlement(state, "Answer", reason, reason="our words", last_error="code 550", readback_ref="ref", evidence='{"code":250}')
+        settlement = Settlement(
+            state,
+            "Answer",
+            reason,
+            reason="our words",
+            last_error="code 550",
+            readback_ref="ref",
+            evidence='{"code":250}',
+        )
         assert await storage.settle(held, settlement) is True
         action = await read(storage, held.id)
         assert (action.state, action.stop_reason, action.ended_at) == (state, reason, clock.milliseconds)
@@ -99,7 +107,9 @@ class Settling(Topic):
         uncertain = await started(storage, "uncertain", fenced=True)
         failed = await started(storage, "failed", fenced=True)
         await storage.settle(uncertain, UNCERTAIN)
-        await storage.settle(failed, Settlement(State.FAILED, "Retry", StopReason.ATTEMPTS_EXHAUSTED, clears_fence=True))
+        await storage.settle(
+            failed, Settlement(State.FAILED, "Retry", StopReason.ATTEMPTS_EXHAUSTED, clears_fence=True)
+        )
         assert (await read(storage, uncertain.id)).write_started_at == uncertain.claimed_at
         assert (await read(storage, failed.id)).write_started_at is None
 
@@ -158,7 +168,9 @@ class Settling(Topic):
         assert await everything(storage) == before
 
     @pytest.mark.parametrize("settlement", EVERY_SETTLEMENT, ids=lambda one: one.result)
-    async def test_p6_stale_settle_after_a_reread_changes_nothing(self, storage: Storage, settlement: Settlement) -> None:
+    async def test_p6_stale_settle_after_a_reread_changes_nothing(
+        self, storage: Storage, settlement: Settlement
+    ) -> None:
         """The old coroutine's later answer is refused: the epoch is the same, but it owns nothing."""
         await declare(storage, delivery=Delivery.READS_BACK)
         old = await started(storage, fenced=True)
@@ -168,7 +180,9 @@ class Settling(Topic):
         assert await everything(storage) == before
 
     @pytest.mark.parametrize("settlement", EVERY_SETTLEMENT, ids=lambda one: one.result)
-    async def test_p6_stale_settle_after_the_end_changes_nothing(self, storage: Storage, settlement: Settlement) -> None:
+    async def test_p6_stale_settle_after_the_end_changes_nothing(
+        self, storage: Storage, settlement: Settlement
+    ) -> None:
         """The first settlement stands, in the action and in the log."""
         held = await started(storage)
         await storage.settle(held, UNCERTAIN)
@@ -177,7 +191,9 @@ class Settling(Topic):
         assert await everything(storage) == before
 
     @pytest.mark.parametrize("settlement", EVERY_SETTLEMENT, ids=lambda one: one.result)
-    async def test_p13_stale_settle_after_an_erasure_finds_nothing(self, storage: Storage, settlement: Settlement) -> None:
+    async def test_p13_stale_settle_after_an_erasure_finds_nothing(
+        self, storage: Storage, settlement: Settlement
+    ) -> None:
         """Nothing of the person comes back, in no table."""
         await enqueue(storage, subject_account_id="acc-7")
         held = await claim(storage)
@@ -224,7 +240,9 @@ class Settling(Topic):
         """Without a wait of its own: 15 minutes the first time."""
         await declare(storage)
         held = await started(storage)
-        await storage.settle(held, Settlement(State.ADMITTED, "Defer", counts=False, cools="long", reason="cannot connect"))
+        await storage.settle(
+            held, Settlement(State.ADMITTED, "Defer", counts=False, cools="long", reason="cannot connect")
+        )
         assert (await storage.kinds())["email"].cooling_until == clock.milliseconds + 15 * MINUTE
 
     async def test_p9_a_settlement_that_cools_an_undeclared_kind_is_recorded(
@@ -232,7 +250,9 @@ class Settling(Topic):
     ) -> None:
         """Nobody declared the kind, or somebody deleted its row: the result must not be lost for that."""
         held = await started(storage)
-        await storage.settle(held, Settlement(State.ADMITTED, "Defer", wait=MINUTE, counts=False, cools="wait", reason="busy"))
+        await storage.settle(
+            held, Settlement(State.ADMITTED, "Defer", wait=MINUTE, counts=False, cools="wait", reason="busy")
+        )
         assert (await read(storage, held.id)).state is State.ADMITTED
         assert (await storage.kinds())["email"].cooling_until == clock.milliseconds + MINUTE
 

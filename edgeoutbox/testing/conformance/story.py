@@ -56,9 +56,13 @@ class Topic:
         return await backend.open()
 
 
-def a_request(key: str = "order:1:receipt", lane: str | None = None, *, kind: str = "email", **fields: Any) -> ActionRequest:
+def a_request(
+    key: str = "order:1:receipt", lane: str | None = None, *, kind: str = "email", **fields: Any
+) -> ActionRequest:
     """A request with a payload of its own."""
-    return ActionRequest(kind=kind, idempotency_key=key, lane_key=lane, payload=fields.pop("payload", {"notice": "receipt"}), **fields)
+    return ActionRequest(
+        kind=kind, idempotency_key=key, lane_key=lane, payload=fields.pop("payload", {"notice": "receipt"}), **fields
+    )
 
 
 def served(
@@ -120,7 +124,9 @@ async def fence(storage: Storage, held: Claim, window: int = WINDOW) -> Fence:
     return answer
 
 
-async def started(storage: Storage, key: str = "order:1:receipt", lane: str | None = None, *, fenced: bool = False, **limits: Any) -> Claim:
+async def started(
+    storage: Storage, key: str = "order:1:receipt", lane: str | None = None, *, fenced: bool = False, **limits: Any
+) -> Claim:
     """An action that executes, fenced or not."""
     action = await enqueue(storage, key, lane)
     [held] = [one for one in await claim_all(storage, **limits) if one.id == action]

@@ -46,7 +46,9 @@ async def ended(storage: Storage, kind: str, key: str | None = None) -> int:
 class Sweeping(Topic):
     """Deletes that the schema's retention, a person or the law asks for."""
 
-    async def test_an_ended_action_is_kept_for_the_retention_of_its_kind(self, storage: Storage, clock: MovableClock) -> None:
+    async def test_an_ended_action_is_kept_for_the_retention_of_its_kind(
+        self, storage: Storage, clock: MovableClock
+    ) -> None:
         """To the millisecond, and with it goes its dispatch log; its key is free again."""
         await declare(storage, retention_days=2)
         held = await started(storage, "k")
@@ -133,7 +135,9 @@ class Sweeping(Topic):
                 decided = await storage.decide(action_id, Decision("refuse" if end == "refuse" else "withdraw"))
                 assert decided.state is State.CANCELLED
             case "supersede":
-                [answer] = await storage.enqueue([a_request("new", "lane")], supersede=Supersede(decodable={"email": ALWAYS}))
+                [answer] = await storage.enqueue(
+                    [a_request("new", "lane")], supersede=Supersede(decodable={"email": ALWAYS})
+                )
                 kept.append(answer.id)
             case _:
                 await backend.sql(

@@ -1,0 +1,233 @@
+"""Group commit: who shares a transaction, and what a failure of one costs the others."""
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from edgeoutbox.errors import DatabaseBusy, DatabaseUnavailable, StorageError
+from edgeoutbox.storage.sqlite.backend import SqliteStorage
+from edgeoutbox.storage.sqlite.committer import Committer, InlineRunner, Runner, ThreadRunner
+from edgeoutbox.storage.sqlite.drivers import Driver
+from edgeoutbox.storage.sqlite.steps import Connection
+from edgeoutbox.testing import MovableClock
+from edgeoutbox.testing.conformance.story import DONE, WINDOW, a_request, claim_all, enqueue
+from tests.storage.tapped import Tapped
+
+INSERT = "INSERT INTO words (word) VALUES (?)"
+
+
+def write(word: str) -> Callable[[Connection], str]:
+    """An operation of one statement."""
+
+    def operation(connection: Connection) -> str:
+        connection.execute(INSERT, (word,))
+        return word
+
+    return operation
+
+
+def write_twice(word: str, fault: Exception | None = None) -> Callable[[Connection], str]:
+    """An operation of two statements that may fail in between."""
+
+    def operation(connection: Connection) -> str:
+        connection.execute(INSERT, (word,))
+        if fault is not None:
+            raise fault
+        connection.execute(INSERT, (f"{word}!",))
+        return word
+
+    return operation
+
+
+def roll_back(connection: Connection) -> None:
+    """An operation that loses its transaction, as a full disk makes SQLite do."""
+    connection.execute(INSERT, ("lost",))
+    connection.execute("ROLLBACK")
+    raise sqlite3.OperationalError("disk I/O error")
+
+
+class Bench:
+    """A committer on a table of words, whose statements are heard."""
+
+    def __init__(self, path: Path, driver: Driver, runner: Runner) -> None:
+        self.heard: list[str] = []
+        self.fails: dict[str, list[Exception]] = {}
+        self.between = driver.open(str(path), 0, None)
+        self.between.execute("CREATE TABLE words (word TEXT UNIQUE)")
+        self.committer = Committer(
+            lambda: Tapped(driver.open(str(path), 50, None), self.heard, self.fails), lambda _: None, runner
+        )
+
+    def words(self) -> list[str]:
+        """What is committed."""
+        return [row[0] for row in self.between.execute("SELECT word FROM words ORDER BY rowid")]
+
+    async def all(self, *operations: Callable[[Connection], Any], single: bool = False) -> list[Any]:
+        """Submit operations in one turn of the loop and gather answers and errors."""
+        waiting = [self.committer.submit(operation, single=single) for operation in operations]
+        return await asyncio.gather(*waiting, return_exceptions=True)
+
+
+@pytest.fixture(params=[ThreadRunner, InlineRunner], ids=["thread", "inline"])
+async def bench(database: Path, driver: Driver, request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
+    """A started committer, with either runner."""
+    made = Bench(database, driver, request.param())
+    made.committer.start()
+    made.heard.clear()
+    yield made
+    await made.committer.stop()
+    made.between.close()
+
+
+async def test_operations_of_one_turn_share_one_commit(bench: Bench):
+    """A hundred waiting writes cost one transaction, and each gets its own answer."""
+    answers = await bench.all(*(write(f"w{n}") for n in range(100)), single=True)
+    assert answers == [f"w{n}" for n in range(100)]
+    assert (bench.heard.count("BEGIN"), bench.heard.count("COMMIT")) == (1, 1)
+    assert len(bench.words()) == 100
+
+
+async def test_an_answer_comes_after_its_commit(bench: Bench):
+    """When submit returned, another connection sees what was written."""
+    for n in range(5):
+        await bench.committer.submit(write(f"w{n}"))
+        assert bench.words()[-1] == f"w{n}"
+
+
+async def test_a_failing_single_statement_costs_nobody_else_anything(bench: Bench):
+    """It undoes itself; the others commit together with it."""
+    first, second, third = await bench.all(write("a"), write("a"), write("b"), single=True)
+    assert (first, third, bench.words()) == ("a", "b", ["a", "b"])
+    assert isinstance(second, StorageError)
+    assert bench.heard.count("COMMIT") == 1
+
+
+async def test_an_operation_that_fails_half_way_makes_each_run_alone(bench: Bench):
+    """Nothing of it stays, everything of the others does, and it alone gets its error."""
+    fault = RuntimeError("half way")
+    a, bad, b = await bench.all(write_twice("a"), write_twice("bad", fault), write_twice("b"))
+    assert (a, b, bench.words()) == ("a", "b", ["a", "a!", "b", "b!"])
+    assert bad is fault
+
+
+async def test_an_operation_that_loses_the_transaction_makes_each_run_alone(bench: Bench):
+    """What ran before it in the batch is not lost with it, whatever it promised to be."""
+    for single in (True, False):
+        a, bad, b = await bench.all(write(f"a{single}"), roll_back, write(f"b{single}"), single=single)
+        assert (a, b) == (f"a{single}", f"b{single}")
+        assert isinstance(bad, StorageError)
+    assert bench.words() == ["aTrue", "bTrue", "aFalse", "bFalse"]
+
+
+async def test_a_commit_that_fails_is_answered_with_its_error(bench: Bench):
+    """Each runs again alone; what cannot be committed then is told so, and is not stored."""
+    full = sqlite3.OperationalError("database or disk is full")
+    full.sqlite_errorcode = 13
+    bench.fails["COMMIT"] = [full, full]
+    a, b = await bench.all(write("a"), write("b"))
+    assert isinstance(a, DatabaseUnavailable)
+    assert (b, bench.words()) == ("b", ["b"])
+
+
+async def test_a_database_that_is_locked_answers_everybody(bench: Bench):
+    """After the busy timeout, with the likely cause; nothing is stored, and the next operation works."""
+    bench.between.execute("BEGIN IMMEDIATE")
+    answers = await bench.all(write("a"), write("b"))
+    assert [type(answer) for answer in answers] == [DatabaseBusy, DatabaseBusy]
+    assert "give it as connection=" in str(answers[0])
+    bench.between.execute("COMMIT")
+    assert await bench.committer.submit(write("c")) == "c"
+    assert bench.words() == ["c"]
+
+
+async def test_stopping_commits_what_was_submitted(bench: Bench):
+    """Nothing that was handed over is dropped; afterwards there is an error."""
+    waiting = [asyncio.ensure_future(bench.committer.submit(write(f"w{n}"))) for n in range(3)]
+    await asyncio.sleep(0)
+    await bench.committer.stop()
+    assert await asyncio.gather(*waiting) == ["w0", "w1", "w2"]
+    with pytest.raises(StorageError, match="closed"):
+        await bench.committer.submit(write("late"))
+
+
+async def test_cancelling_a_waiter_does_not_cancel_its_operation(database: Path, driver: Driver):
+    """What was submitted happens, and the others of its batch are answered."""
+    bench = Bench(database, driver, ThreadRunner())
+    bench.committer.start()
+    hold, held = threading.Event(), threading.Event()
+
+    def slow(connection: Connection) -> None:
+        held.set()
+        hold.wait(10)
+        connection.execute(INSERT, ("slow",))
+
+    cancelled = asyncio.ensure_future(bench.committer.submit(slow))
+    other = asyncio.ensure_future(bench.committer.submit(write("other")))
+    await asyncio.to_thread(held.wait, 10)
+    cancelled.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await cancelled
+    hold.set()
+    assert await other == "other"
+    assert bench.words() == ["slow", "other"]
+    await bench.committer.stop()
+    bench.between.close()
+
+
+async def test_what_arrives_during_a_commit_shares_the_next(database: Path, driver: Driver):
+    """While one batch is written, everything that comes in is collected for one more."""
+    bench = Bench(database, driver, ThreadRunner())
+    bench.committer.start()
+    bench.heard.clear()
+    hold, held = threading.Event(), threading.Event()
+
+    def slow(_connection: Connection) -> None:
+        held.set()
+        hold.wait(10)
+
+    first = asyncio.ensure_future(bench.committer.submit(slow))
+    await asyncio.to_thread(held.wait, 10)
+    later = []
+    for n in range(20):
+        later.append(asyncio.ensure_future(bench.committer.submit(write(f"w{n}"), single=True)))
+        for _ in range(3):  # the task begins, its operation is collected and handed over
+            await asyncio.sleep(0)
+    hold.set()
+    await asyncio.gather(first, *later)
+    assert bench.heard.count("COMMIT") == 2
+    await bench.committer.stop()
+    bench.between.close()
+
+
+async def test_claims_fences_and_settles_in_flight_share_their_commits(
+    database: Path, driver: Driver, clock: MovableClock, monkeypatch: pytest.MonkeyPatch
+):
+    """Fifty lanes, each fenced and settled, cost a few commits and not a hundred."""
+    heard: list[str] = []
+    opening = driver.open
+    monkeypatch.setattr(driver, "open", lambda *given: Tapped(opening(*given), heard, {}))
+    storage = SqliteStorage(database, driver, on_connect=clock.register)
+    await storage.open()
+    for n in range(50):
+        await enqueue(storage, f"k{n}", f"lane:{n}")
+    claims = await claim_all(storage)
+    heard.clear()
+    await asyncio.gather(*(storage.begin_write(held.id, held.epoch, held.owner, WINDOW) for held in claims))
+    assert heard.count("COMMIT") == 1
+    heard.clear()
+    assert await asyncio.gather(*(storage.settle(held, DONE) for held in claims)) == [True] * 50
+    assert heard.count("COMMIT") == 1
+    await storage.close()
+
+
+async def test_one_bad_enqueue_does_not_undo_the_others_of_its_batch(storage: SqliteStorage):
+    """Of requests that were committed together, only the refused one raises."""
+    requests = [a_request("a"), a_request("b", workspace_id=None), a_request("c")]
+    answers = await asyncio.gather(*(storage.enqueue([one]) for one in requests), return_exceptions=True)
+    assert isinstance(answers[1], StorageError)
+    assert [await storage.get(key=key) is not None for key in "abc"] == [True, False, True]

@@ -1,0 +1,314 @@
+"""Variants: the SQL of a condition agrees with its Python, for whatever was declared and whatever is stored."""
+
+import json
+import sqlite3
+from collections.abc import Iterator
+from enum import Enum, IntEnum, StrEnum
+from typing import Annotated, Any, Literal, Optional
+
+import apsw
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import AliasChoices, BaseModel, Field, create_model
+from typing_extensions import TypedDict
+
+from edgeoutbox.errors import InvalidPayload, InvalidRequest, UnknownVariant
+from edgeoutbox.storage.sqlite.conditions import sql_of
+from edgeoutbox.storage.sqlite.executors import _KINDS
+from edgeoutbox.variants import (
+    ALWAYS,
+    AllOf,
+    Condition,
+    Each,
+    KeySuffix,
+    OneOf,
+    Switch,
+    Variants,
+    holds,
+    key_suffix,
+    one,
+    selects,
+    tagged,
+)
+
+CONNECTIONS = (sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False), apsw.Connection(":memory:"))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _closed_afterwards() -> Iterator[None]:
+    """The two connections of this module live as long as it does."""
+    yield
+    for connection in CONNECTIONS:
+        connection.close()
+
+
+def in_sql(condition: Condition, payload: Any, key: str = "k:send") -> list[bool]:
+    """What each copy of SQLite says."""
+    sql = f"SELECT {sql_of(condition)} FROM (SELECT ? AS payload, ? AS idempotency_key)"
+    text = json.dumps(payload, ensure_ascii=False)
+    found = [connection.execute(sql, (text, key)).fetchall() for connection in CONNECTIONS]
+    for rows in found:
+        assert rows in ([(0,)], [(1,)]), rows
+    return [bool(rows[0][0]) for rows in found]
+
+
+NAMES = ["a", "b", "notice", "a.b", "a b", "it's", "größe", "a[0]", "$", ""]
+names = st.sampled_from(NAMES)
+paths = st.lists(names, min_size=1, max_size=2).map(tuple)
+scalars: st.SearchStrategy[str | int | bool] = st.one_of(
+    st.booleans(), st.sampled_from([0, 1, -1, 2, 2**53, 2**63 - 1]), st.sampled_from(["", "x", "y", "it's", "1", "true", "null", 'a"b', "ß", "\U0001f600"])
+)
+values = st.lists(scalars, min_size=1, max_size=3).map(tuple)
+suffixes = st.lists(st.sampled_from(["send", "retract", "größe", "x'y"]), min_size=1, max_size=2).map(tuple)
+conditions: st.SearchStrategy[Condition] = st.recursive(
+    st.one_of(st.just(ALWAYS), st.builds(OneOf, paths, values), st.builds(KeySuffix, suffixes)),
+    lambda inner: st.one_of(
+        st.builds(AllOf, st.lists(inner, max_size=3).map(tuple)),
+        st.builds(Each, paths, inner),
+        st.builds(Each, paths, st.builds(Each, st.just(()), inner)),
+        st.builds(Switch, paths, st.lists(st.tuples(scalars, inner), min_size=1, max_size=3).map(tuple)),
+    ),
+    max_leaves=6,
+)
+payloads = st.dictionaries(
+    names,
+    st.recursive(
+        st.one_of(st.none(), scalars, st.sampled_from([0.0, 1.0, 1.5, 2**64])),
+        lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(names, inner, max_size=3)),
+        max_leaves=6,
+    ),
+    max_size=4,
+)
+keys = st.sampled_from(["k:send", "send", "k:resend", "k:send:", "k:größe", "k:x'y", ":retract", "k:SEND", "\U0001f600:send"])
+
+
+@given(conditions, payloads, keys)
+def test_p11_the_sql_of_a_condition_agrees_with_its_python(condition: Condition, payload: dict[str, Any], key: str):
+    """For random trees of conditions over random payloads and keys, in both copies of SQLite."""
+    expected = holds(condition, payload, key)
+    assert in_sql(condition, payload, key) == [expected, expected]
+    assert selects(condition, json.dumps(payload), key) is expected
+
+
+@given(st.dictionaries(st.sampled_from(["email", "post"]), conditions, max_size=2))
+def test_p11_a_condition_survives_the_table_of_executors(kinds: dict[str, Condition]):
+    """What an executor says that it serves is read back by another process as the same tree, types and all."""
+    assert repr(_KINDS.validate_json(_KINDS.dump_json(kinds))) == repr(kinds)
+
+
+class Colour(StrEnum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Level(IntEnum):
+    LOW = 1
+    HIGH = 2
+
+
+class Plain(Enum):
+    YES = "yes"
+    NO = "no"
+
+
+class Line(BaseModel):
+    colour: Colour
+    text: str = ""
+
+
+leaf_types = st.sampled_from(
+    [
+        Colour,
+        Level,
+        Plain,
+        Literal["x", "y"],
+        Literal[1, "x", True],
+        Optional[Colour],  # noqa: UP045 - both spellings are declared by people
+        Colour | None,
+        Literal["x"] | Literal["y"] | None,
+        list[Colour],
+        list[Line],
+        list[list[Level]],
+        Line,
+        Line | None,
+        tuple[Colour, ...],
+        dict[str, str],
+        str,
+        int | str,
+        bool,
+        Annotated[list[Line], Field(min_length=0)],
+    ]
+)
+
+
+@st.composite
+def models(draw: st.DrawFn) -> type[BaseModel]:
+    """A payload model as somebody might declare it: nested, optional, listed, aliased."""
+    fields: dict[str, Any] = {}
+    for index, annotation in enumerate(draw(st.lists(leaf_types, min_size=1, max_size=3))):
+        alias = draw(st.sampled_from([None, f"alias{index}", f"alias {index}"]))
+        fields[f"field{index}"] = (annotation, Field(alias=alias) if alias else Field())
+    inner = create_model("Inner", **fields)
+    return draw(
+        st.sampled_from([inner, create_model("Outer", inner=(inner, ...)), create_model("Outer", inners=(list[inner], ...))])  # type: ignore[valid-type]  # made at run time
+    )
+
+
+json_values = st.recursive(
+    st.sampled_from([None, True, False, 0, 1, 2, 3, 1.0, "x", "y", "z", "red", "blue", "green", "yes", "maybe", ""]),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.dictionaries(st.sampled_from(["colour", "text", "field0", "field1", "alias0", "alias 1", "extra"]), inner, max_size=3),
+    ),
+    max_leaves=5,
+)
+fields_of_payload = st.sampled_from(["field0", "field1", "field2", "alias0", "alias1", "alias 0", "alias 1", "alias2", "extra"])
+
+
+@given(models(), st.dictionaries(fields_of_payload, json_values, max_size=4))
+def test_p11_a_declared_model_claims_what_it_decodes(model: type[BaseModel], fields: dict[str, Any]):
+    """The SQL says of each payload what decoding says: what is claimed is read or is invalid, the rest is unknown."""
+    variants: Variants[Any] = one(model)
+    for payload in (fields, {"inner": fields}, {"inners": [fields, {}]}, {"inners": [fields, 7]}):
+        expected = holds(variants.condition, payload, "k")
+        assert in_sql(variants.condition, payload, "k") == [expected, expected]
+        if expected:
+            _read_or_invalid(variants, payload)
+        else:
+            with pytest.raises(UnknownVariant):
+                variants.decode(json.dumps(payload), "k")
+
+
+def _read_or_invalid(variants: Variants[Any], payload: Any) -> None:
+    try:
+        variants.decode(json.dumps(payload), "k")
+    except UnknownVariant:  # pragma: no cover - this is what the test is about
+        raise
+    except InvalidPayload:
+        pass
+
+
+@given(models(), st.data())
+def test_p11_what_a_model_accepts_at_enqueue_it_also_claims(model: type[BaseModel], data: st.DataObject):
+    """Nothing is stored that the same build would then leave alone for ever."""
+    variants: Variants[Any] = one(model)
+    payload = data.draw(st.dictionaries(fields_of_payload, json_values, max_size=4))
+    for candidate in (payload, {"inner": payload}, {"inners": [payload]}):
+        try:
+            stored = variants.dump(variants.validate(candidate))
+        except InvalidPayload:
+            continue
+        assert holds(variants.condition, stored, "k")
+        assert in_sql(variants.condition, stored, "k") == [True, True]
+
+
+class Receipt(BaseModel):
+    notice: Literal["receipt"]
+    order: int
+
+
+class Reminder(BaseModel):
+    notice: Literal["reminder", "last_reminder"]
+    colour: Colour = Colour.RED
+
+
+class Renamed(BaseModel):
+    kind_of: Literal["renamed"] = Field(alias="notice")
+
+
+CASES: list[tuple[Variants[Any], dict[str, Any], bool]] = [
+    (tagged(Receipt | Reminder), {"notice": "receipt", "order": 1}, True),
+    (tagged(Receipt | Reminder), {"notice": "last_reminder", "colour": "blue"}, True),
+    (tagged(Receipt | Reminder), {"notice": "reminder", "colour": "mauve"}, False),
+    (tagged(Receipt | Reminder), {"notice": "farewell"}, False),
+    (tagged(Receipt | Reminder), {"notice": 1}, False),
+    (tagged(Receipt | Reminder), {"notice": None}, True),
+    (tagged(Receipt | Reminder), {}, True),
+    (tagged(Receipt), {"notice": "receipt"}, True),
+    (tagged(Receipt), {"notice": "reminder"}, False),
+    (tagged(Annotated[Receipt | Reminder, Field(discriminator="notice")]), {"notice": "reminder"}, True),
+    (tagged(Annotated[Receipt | Reminder, Field(discriminator="notice")]), {"notice": "farewell"}, False),
+    (one(Line), {"colour": "red", "text": "any", "later": "field"}, True),
+    (one(Line), {"colour": "mauve"}, False),
+    (one(Line), {"colour": 1}, False),
+    (one(create_model("M", lines=(list[Line], ...))), {"lines": [{"colour": "red"}, {"colour": "mauve"}]}, False),
+    (one(create_model("M", lines=(list[Line], ...))), {"lines": [{"colour": "red"}, {}]}, True),
+    (one(create_model("M", lines=(list[Line], ...))), {"lines": "none"}, True),
+    (one(create_model("M", level=(Level, ...))), {"level": 1}, True),
+    (one(create_model("M", level=(Level, ...))), {"level": True}, False),
+    (one(create_model("M", level=(Level, ...))), {"level": "1"}, False),
+    (one(create_model("M", level=(Level | None, None))), {"level": None}, True),
+]
+
+
+@pytest.mark.parametrize(("variants", "payload", "known"), CASES)
+def test_p11_a_variant_is_known_or_not(variants: Variants[Any], payload: dict[str, Any], known: bool):
+    """Tags, nested and listed enums, optional fields: absent is known, another value is not."""
+    assert holds(variants.condition, payload, "k") is known
+    assert in_sql(variants.condition, payload) == [known, known]
+
+
+class Node(BaseModel):
+    children: list["Node"] = []
+
+
+class Typed(TypedDict):
+    colour: Colour
+
+
+REFUSED: list[tuple[Any, str]] = [
+    (lambda: one(Node), "contains itself"),
+    (lambda: one(create_model("M", both=(Receipt | Reminder, ...))), "discriminator"),
+    (lambda: one(create_model("M", lines=(dict[str, Line], ...))), "mapping of variants"),
+    (lambda: one(create_model("M", pair=(tuple[Colour, Level], ...))), "tuple of different variants"),
+    (lambda: one(create_model("M", typed=(Typed, ...))), "use a pydantic model"),
+    (lambda: one(create_model("M", level=(Enum("Half", {"HALF": 0.5}), ...))), "only strings, integers and booleans"),
+    (
+        lambda: one(create_model("M", colour=(Colour, Field(validation_alias=AliasChoices("colour", "color"))))),
+        "several aliases",
+    ),
+    (lambda: one(create_model("M", colour=(Colour, Field(alias='a"b')))), "quotes or backslashes"),
+    (lambda: tagged(Line), "is not a model with a field 'notice'"),
+    (lambda: tagged(Receipt | Line), "is not a model with a field 'notice'"),
+    (lambda: tagged(create_model("M", notice=(str, ...))), "must be a Literal"),
+    (lambda: key_suffix(), "one or more names"),
+    (lambda: key_suffix("a:b"), "without ':'"),
+    (lambda: key_suffix("send", payload=Node), "contains itself"),
+]
+
+
+@pytest.mark.parametrize(("declare", "because"), REFUSED, ids=[because for _, because in REFUSED])
+def test_p11_what_cannot_become_one_condition_is_refused_when_declared(declare: Any, because: str):
+    """Not at the first claim in production."""
+    with pytest.raises(TypeError, match=because):
+        declare()
+
+
+def test_a_key_that_selects_no_variant_is_refused_at_enqueue():
+    """It would be stored and never claimed."""
+    variants = key_suffix("send", "retract")
+    variants.require_key("feedback:7:send")
+    with pytest.raises(InvalidRequest, match="its last segment must be one of send, retract"):
+        variants.require_key("feedback:7:resend")
+
+
+def test_an_unknown_field_is_refused_at_enqueue_and_ignored_at_claim():
+    """A newer build's optional field does not stop an older one from carrying the action out."""
+    variants = one(Line)
+    with pytest.raises(InvalidPayload, match="later"):
+        variants.validate({"colour": "red", "later": 1})
+    assert variants.decode('{"colour": "red", "later": 1}', "k") == Line(colour=Colour.RED)
+
+
+def test_p12_an_invalid_payload_names_the_field_and_not_the_value():
+    """Neither at enqueue nor at claim."""
+    variants = one(create_model("M", to=(int, ...)))
+    for refuse in (
+        lambda: variants.validate({"to": "alice@example.com"}),
+        lambda: variants.decode('{"to": "alice@example.com"}', "k"),
+        lambda: variants.decode('{"to": "alice@example.com', "k"),
+    ):
+        with pytest.raises(InvalidPayload) as refusal:
+            refuse()
+        assert "alice" not in str(refusal.value)
