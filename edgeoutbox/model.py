@@ -59,11 +59,11 @@ class ActionRequest(BaseModel):
 
     kind: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
     idempotency_key: Name
-    payload: Annotated[dict[str, Any], BeforeValidator(_plain)]
+    payload: Annotated[dict[str, Any], BeforeValidator(_plain), Field(repr=False)]
     lane_key: Name | None = None
     workspace_id: Name | None = DEFAULT_WORKSPACE
     run_id: Name | None = None
-    subject_account_id: Name | None = None
+    subject_account_id: Name | None = Field(default=None, repr=False)
     max_attempts: Annotated[int, Field(ge=1, le=10_000)] | None = None
     due_at: Moment | None = None
     expires_at: Moment | None = None

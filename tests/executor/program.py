@@ -13,17 +13,24 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
 from edgeoutbox import Adapter, Attempt, Done, Executor, Kind, Outbox, Result, one
-from edgeoutbox.testing import ScriptedPayload
 
 
-class FileProvider(Adapter[ScriptedPayload]):
+class Death(BaseModel):
+    """How the program dies of this action: "before", "fenced", "called", "exits", or not at all."""
+
+    dies: str | None = None
+
+
+class FileProvider(Adapter[Death]):
     """Appends the key of each call to a file, in one write, before it answers."""
 
     def __init__(self, record: Path, *, delivery: str = "at_most_once", lease: float = 1.0) -> None:
         self.kind = Kind(
             "file",
-            variants=one(ScriptedPayload),
+            variants=one(Death),
             delivery=delivery,
             lease=lease,
             write_window=lease / 2,
@@ -32,9 +39,9 @@ class FileProvider(Adapter[ScriptedPayload]):
         )
         self._record = record
 
-    async def execute(self, attempt: Attempt[ScriptedPayload]) -> Result:
+    async def execute(self, attempt: Attempt[Death]) -> Result:
         """Die as the payload says, or call."""
-        dies = (attempt.payload.model_extra or {}).get("dies")
+        dies = attempt.payload.dies
         if dies == "exits":
             os._exit(1)
         if dies == "before":

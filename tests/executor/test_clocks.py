@@ -72,7 +72,7 @@ async def test_a_newcomer_after_the_clock_stepped_back_leaves_running_attempts_a
     _, newcomer = await world.running(ScriptedAdapter(lease=newcomers_lease, write_window=10.0))
     for _ in range(20):
         await newcomer._upkeep.once()
-        world.clock.advance(1.0)
+        await world.passes(1.0)
     assert (await the(outbox, asked.id)).state is State.EXECUTING
     assert lease_left(world, asked.id) > 0
     gate.set()
@@ -95,7 +95,7 @@ async def test_a_lease_from_the_future_is_shortened_so_that_its_lane_goes_on(wor
     executor = await world.executor(producer)
     await executor.until_idle()
     assert 0 < lease_left(world, asked.id) <= 120.0
-    world.clock.advance(121.0)
+    await world.passes(121.0)
     assert outcome(await ended(producer, asked.id)) == ("DONE", "CONFIRMED")
 
 
@@ -113,10 +113,10 @@ async def test_whoever_saw_the_clock_jump_takes_nothing_for_one_lease(world: Wor
     await executor.until_idle()
     assert executor.leases_are_sure() is False
     assert (await the(outbox, asked.id)).epoch == 1
-    world.clock.advance(119.0)
+    await world.passes(119.0)
     await executor.until_idle()
     assert (await the(outbox, asked.id)).epoch == 1
-    world.clock.advance(2.0)
+    await world.passes(2.0)
     assert outcome(await ended(outbox, asked.id)) == ("DONE", "CONFIRMED")
     assert [call.epoch for call in adapter.calls] == [2]
 
@@ -169,7 +169,7 @@ async def test_a_lost_lease_is_taken_by_another_executor_and_the_old_one_is_refu
     asked = await outbox.enqueue(request())
     await first.wait_for_calls("a")
     one._running[next(iter(one._running))].deadline += 10_000.0
-    world.clock.advance(121.0)
+    await world.passes(121.0)
     other, _ = await world.running(second)
     assert (await ended(other, asked.id)).readback_ref == "second"
     gate.set()
@@ -189,7 +189,7 @@ async def test_a_late_result_is_kept_in_the_log(world: World):
     asked = await outbox.enqueue(request())
     await first.wait_for_writes("a")
     one._running[next(iter(one._running))].deadline += 10_000.0
-    world.clock.advance(121.0)
+    await world.passes(121.0)
     other, _ = await world.running(second)
     assert (await ended(other, asked.id)).readback_ref == "second"
     gate.set()
@@ -209,7 +209,7 @@ async def test_an_executor_never_takes_its_own_running_attempts(world: World):
     asked = await outbox.enqueue(request())
     await adapter.wait_for_writes("a")
     executor._running[next(iter(executor._running))].deadline += 10_000.0
-    world.clock.advance(100.0)
+    await world.passes(100.0)
     await executor._upkeep.once()
     await until(lambda: not executor._taking)
     assert len(adapter.calls) == 1

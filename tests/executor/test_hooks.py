@@ -58,10 +58,10 @@ async def test_a_hook_that_raises_stays_owed_and_is_run_again(world: World, capl
     assert owed(world) == [(asked.id, 1)]
     await executor.until_idle()
     assert len(adapter.heard) == 1
-    world.clock.advance(10.1)
+    await world.passes(10.1)
     await until(lambda: owed(world) == [(asked.id, 2)])
     failing[0] = False
-    world.clock.advance(40.1)
+    await world.passes(40.1)
     await until(lambda: owed(world) == [])
     assert world.sql("SELECT * FROM heard") == [(1,)]
     assert adapter.writes == ["a"]
@@ -209,7 +209,7 @@ async def test_a_bad_owed_hook_stalls_no_other(world: World):
     for one in asked:
         await ended(outbox, one.id)
     world_is_bad[0] = False
-    world.clock.advance(3600.0)
+    await world.passes(3600.0)
     await until(lambda: [row[0] for row in owed(world)] == [asked[0].id])
     last = await outbox.enqueue(request("d"))
     assert outcome(await ended(outbox, last.id)) == ("DONE", "CONFIRMED")
@@ -230,7 +230,7 @@ async def test_a_bad_hook_does_not_keep_expired_actions_alive(world: World):
     good = await outbox.propose(request("good", expires_at=soon))
     behind = await outbox.enqueue(request("behind", lane_key="lane"))
     await world.executor(outbox)
-    world.clock.advance(11.0)
+    await world.passes(11.0)
     assert outcome(await ended(outbox, bad.id)) == ("CANCELLED", "EXPIRED")
     assert outcome(await ended(outbox, good.id)) == ("CANCELLED", "EXPIRED")
     assert outcome(await ended(outbox, behind.id)) == ("DONE", "CONFIRMED")
@@ -285,7 +285,7 @@ async def test_a_hook_hears_every_end_whoever_ended_it(world: World):
         "WHERE idempotency_key = 'by sql' AND state IN ('PROPOSED', 'ADMITTED')"
     )
     executor = await world.executor(outbox)
-    world.clock.advance(5.1)
+    await world.passes(5.1)
     await executor.until_idle()
     await until(lambda: len(ends) == 7)
     assert ends == {
@@ -311,7 +311,7 @@ async def test_a_hook_is_not_called_between_attempts(world: World):
     asked = await outbox.enqueue(request())
     await until(lambda: executor.metrics.total("action.attempts") == 1)
     assert adapter.heard == []
-    world.clock.advance(5.1)
+    await world.passes(5.1)
     await ended(outbox, asked.id)
     assert len(adapter.heard) == 1
 
@@ -335,7 +335,7 @@ async def test_forget_waits_for_an_owed_hook(world: World):
     assert await outbox.erase("p1") == 1
     heard = len(adapter.heard)
     failing[0] = False
-    world.clock.advance(10.1)
+    await world.passes(10.1)
     await until(lambda: world.sql("SELECT COUNT(*) FROM agent_action") == [(0,)])
     assert len(adapter.heard) == heard + 1
 

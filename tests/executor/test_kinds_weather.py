@@ -42,7 +42,7 @@ async def test_a_cooling_kind_holds_every_process(world: World):
     assert len(adapters[0].calls) + len(adapters[1].calls) == 1
     assert "cools down until" in await outbox.why(behind.id)
     assert "429" in await outbox.why(asked.id)
-    world.clock.advance(60.1)
+    await world.passes(60.1)
     assert outcome(await ended(outbox, behind.id)) == ("DONE", "CONFIRMED")
     assert outcome(await ended(outbox, asked.id)) == ("DONE", "CONFIRMED")
     assert (await the(outbox, asked.id)).attempt == 1
@@ -58,7 +58,7 @@ async def test_long_waits_double_up_to_four_hours(world: World):
     for attempt in range(1, 8):
         await until(lambda attempt=attempt: executor.metrics.total("action.attempts") == attempt)  # type: ignore[misc]
         waits.append(round(await cooling(world)))
-        world.clock.advance(waits[-1] + 0.1)
+        await world.passes(waits[-1] + 0.1)
     assert waits == [900, 1800, 3600, 7200, 14400, 14400, 14400]
     assert executor.metrics.total("action.attempts", result="Defer") == 7
 
@@ -72,9 +72,9 @@ async def test_a_long_rest_ends_the_doubling(world: World):
     outbox, executor = await world.running(adapter)
     await outbox.enqueue(request("a"))
     await until(lambda: executor.metrics.total("action.attempts") == 1)
-    world.clock.advance(900.1)
-    import asyncio as aa; await aa.sleep(0.3); print(world.sql("select * from agent_action"), world.sql("select * from agent_action_kind"), world.clock.milliseconds, adapter.calls); await ended(outbox, 1)
-    world.clock.advance(1000.0)
+    await world.passes(900.1)
+    await ended(outbox, 1)
+    await world.passes(1000.0)
     await outbox.enqueue(request("b"))
     await until(lambda: executor.metrics.total("action.attempts") == 3)
     assert round(await cooling(world)) == 900
@@ -162,7 +162,7 @@ async def test_pause_holds_and_resume_lets_go(world: World):
     waits = await outbox.enqueue(request("waits"))
     gate.set()
     assert outcome(await ended(outbox, runs.id)) == ("DONE", "CONFIRMED")
-    world.clock.advance(30.0)
+    await world.passes(30.0)
     await drain(executor, world.clock)
     assert adapter.writes == ["runs"]
     assert "paused by ops" in await outbox.why(waits.id)
@@ -175,7 +175,7 @@ async def test_a_paused_kind_still_expires(world: World):
     outbox, _ = await world.running(ScriptedAdapter())
     await outbox.pause("scripted", by="ops")
     asked = await outbox.enqueue(request(expires_at=world.clock.milliseconds + 5000))
-    world.clock.advance(5.1)
+    await world.passes(5.1)
     assert outcome(await ended(outbox, asked.id)) == ("CANCELLED", "EXPIRED")
 
 

@@ -186,10 +186,10 @@ async def test_reread_keeps_the_fence_and_reads_back_first(world: World):
     waiting = await the(outbox, asked.id)
     assert (waiting.state, waiting.lease_owner, waiting.attempt) == (State.EXECUTING, None, 1)
     assert waiting.write_started_at is not None
-    world.clock.advance(29.0)
+    await world.passes(29.0)
     await executor.until_idle()
     assert len(adapter.calls) == 1
-    world.clock.advance(1.1)
+    await world.passes(1.1)
     action = await ended(outbox, asked.id)
     assert (outcome(action), action.readback_ref) == (("DONE", "READ_BACK"), "msg-1")
     assert [call.inherited for call in adapter.calls] == [False, True]
@@ -295,7 +295,7 @@ async def test_a_swallowed_refusal_is_believed_but_denounced(world: World, caplo
     """An adapter that writes although its fence was refused says DONE; it is not sent again."""
 
     async def stubborn(attempt: Attempt[Any]) -> Result:
-        world.clock.advance(10.0)
+        await world.passes(10.0)
         try:
             await attempt.begin_write()
         except FenceRefused:
@@ -321,7 +321,7 @@ async def test_a_swallowed_refusal_of_a_machine_that_slept_is_believed_too(world
 
         async def asleep(*args: Any) -> Any:
             answer = await begin(*args)
-            world.clock.advance(3600.0)
+            await world.passes(3600.0)
             return answer
 
         outbox.storage.begin_write = asleep  # type: ignore[method-assign]

@@ -43,7 +43,7 @@ async def test_an_inherited_fence_survives_the_next_attempt(world: World, second
     await attempts_made(executor, 1)
     first = (await the(outbox, asked.id)).write_started_at
     assert first is not None
-    world.clock.advance(10.1)
+    await world.passes(10.1)
     await attempts_made(executor, 2)
     waiting = await the(outbox, asked.id)
     assert (waiting.state, waiting.write_started_at, waiting.lease_owner) == (State.EXECUTING, first, None)
@@ -124,7 +124,7 @@ async def test_a_proposal_that_expires_as_lane_head_lets_the_lane_go_on(world: W
     behind = await outbox.enqueue(request("behind", lane_key="lane"))
     await executor.until_idle()
     assert adapter.calls == []
-    world.clock.advance(60.1)
+    await world.passes(60.1)
     assert outcome(await ended(outbox, behind.id)) == ("DONE", "CONFIRMED")
     assert outcome(await the(outbox, head.id)) == ("CANCELLED", "EXPIRED")
     assert adapter.writes == ["behind"]
@@ -144,7 +144,7 @@ async def test_expiry_while_executing_unfenced(world: World):
     outbox, _ = await world.running(adapter)
     asked = await outbox.enqueue(request(expires_at=world.clock.milliseconds + 10_000))
     await adapter.wait_for_calls("a")
-    world.clock.advance(10.0)
+    await world.passes(10.0)
     gate.set()
     assert outcome(await ended(outbox, asked.id)) == ("CANCELLED", "EXPIRED")
 
@@ -157,7 +157,7 @@ async def test_expiry_while_executing_fenced(world: World):
     outbox, _ = await world.running(adapter)
     asked = await outbox.enqueue(request(expires_at=world.clock.milliseconds + 10_000))
     await adapter.wait_for_writes("a")
-    world.clock.advance(11.0)
+    await world.passes(11.0)
     gate.set()
     assert outcome(await ended(outbox, asked.id)) == ("DONE", "CONFIRMED")
 
@@ -202,7 +202,7 @@ async def test_expiry_between_attempts(world: World):
     outbox, executor = await world.running(adapter)
     asked = await outbox.enqueue(request(expires_at=world.clock.milliseconds + 10_000))
     await attempts_made(executor, 1)
-    world.clock.advance(10.1)
+    await world.passes(10.1)
     assert outcome(await ended(outbox, asked.id)) == ("CANCELLED", "EXPIRED")
     assert len(adapter.calls) == 1
 
@@ -232,7 +232,7 @@ async def test_a_machine_that_slept_between_fence_and_call(world: World, slept: 
     async def asleep(*args: Any) -> Any:
         answer = await begin(*args)
         if naps:
-            world.clock.advance(naps.pop())
+            await world.passes(naps.pop())
         return answer
 
     outbox.storage.begin_write = asleep  # type: ignore[method-assign]
@@ -252,7 +252,7 @@ async def test_a_machine_that_sleeps_during_the_call_ends_the_attempt(world: Wor
     outbox, executor = await world.running(adapter)
     asked = await outbox.enqueue(request())
     await adapter.wait_for_writes("a")
-    world.clock.advance(3600.0)
+    await world.passes(3600.0)
     assert outcome(await ended(outbox, asked.id)) == ("UNCERTAIN", "ERROR_AFTER_WRITE")
     await drain(executor, world.clock)
     assert len(adapter.calls) == 1
@@ -352,7 +352,7 @@ async def test_a_stricter_declaration_reaches_an_executor_that_runs(world: World
     asked = await outbox.enqueue(request())
     await attempts_made(executor, 1)
     await world.outbox(ScriptedAdapter())
-    world.clock.advance(5.1)
+    await world.passes(5.1)
     assert outcome(await ended(outbox, asked.id)) == ("UNCERTAIN", "LEASE_LOST_AFTER_WRITE")
     await drain(executor, world.clock)
     assert loose.writes == ["a"]
@@ -390,7 +390,7 @@ async def test_an_adapter_that_ignores_its_cancellation(world: World, caplog: py
     asked = await outbox.enqueue(request(lane_key="lane"))
     behind = await outbox.enqueue(request("behind", lane_key="lane"))
     await adapter.wait_for_writes("a")
-    world.clock.advance(60.0 + 6.0)
+    await world.passes(60.0 + 6.0)
     assert outcome(await ended(outbox, asked.id)) == ("UNCERTAIN", "ERROR_AFTER_WRITE")
     assert outcome(await ended(outbox, behind.id)) == ("DONE", "CONFIRMED")
     [line] = [record for record in caplog.records if record.__dict__.get("event") == "adapter.overran"]
@@ -440,7 +440,7 @@ async def test_a_call_shielded_from_its_cancellation_is_not_started_after_the_se
     await adapter.wait_for_calls("a")
     if not locked:
         await stored.wait()
-    world.clock.advance(60.1)
+    await world.passes(60.1)
     await attempts_made(executor, 1)
     go_on.set()
     await asyncio.wait(outliving)

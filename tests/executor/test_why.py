@@ -34,7 +34,7 @@ async def test_an_executor_that_left_or_fell_silent_serves_nobody(world: World):
         world.clock.milliseconds,
     )
     assert "no running executor" not in await outbox.why(asked.id)
-    world.clock.advance(61.0)
+    await world.passes(61.0)
     assert "no running executor serves its kind" in await outbox.why(asked.id)
 
 
@@ -102,7 +102,7 @@ async def lose(world: World, *, fenced: bool) -> int:
     )
     if fenced:
         world.sql("UPDATE agent_action SET write_started_at = ?", world.clock.milliseconds)
-    world.clock.advance(121.0)
+    await world.passes(121.0)
     return asked.id
 
 
@@ -152,7 +152,7 @@ async def test_ended_and_expired(world: World):
     assert await outbox.why(asked.id) == f"Action {asked.id} (scripted) ended UNCERTAIN: NO_CONFIRMATION."
     await executor.stop()
     soon = await outbox.enqueue(request("b", expires_at=world.clock.milliseconds + 1000))
-    world.clock.advance(1.1)
+    await world.passes(1.1)
     assert "expired at" in await outbox.why(soon.id)
 
 

@@ -11,7 +11,7 @@ import apsw
 from edgeoutbox import Action, ActionRequest, Adapter, AttemptRecord, Executor, Outbox, State
 from edgeoutbox.storage.sqlite.backend import SqliteStorage
 from edgeoutbox.storage.sqlite.drivers import ApswDriver, StdlibDriver
-from edgeoutbox.testing import MovableClock
+from edgeoutbox.testing import MovableClock, until
 
 DriverType: TypeAlias = type[StdlibDriver] | type[ApswDriver]
 DRIVERS: tuple[DriverType, ...] = (StdlibDriver, ApswDriver)
@@ -28,6 +28,7 @@ class World:
     driver: DriverType
     clock: MovableClock = field(default_factory=MovableClock)
     stack: AsyncExitStack = field(default_factory=AsyncExitStack)
+    executors: list[Executor] = field(default_factory=list)
 
     @property
     def url(self) -> str:
@@ -44,12 +45,18 @@ class World:
     async def executor(self, outbox: Outbox, *, grace: float = 1.0, concurrency: int = 64) -> Executor:
         """A running executor of the outbox's adapters."""
         executor = Executor(outbox, grace=grace, concurrency=concurrency, clock=self.clock)
+        self.executors.append(executor)
         return await self.stack.enter_async_context(executor)
 
     async def running(self, *adapters: Adapter[Any], grace: float = 1.0) -> tuple[Outbox, Executor]:
         """An outbox with a running executor of these adapters."""
         outbox = await self.outbox(*adapters)
         return outbox, await self.executor(outbox, grace=grace)
+
+    async def passes(self, seconds: float) -> None:
+        """Let time pass while no claim is under way: to an executor, a claim that takes minutes is a machine that slept."""
+        await until(lambda: not any(executor._taking for executor in self.executors))
+        self.clock.advance(seconds)
 
     def connect(self) -> "Foreign":
         """A connection that is not the outbox's: another program's, as far as the database can tell."""

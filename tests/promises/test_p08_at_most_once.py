@@ -181,7 +181,7 @@ async def test_p8_whatever_the_adapter_does(world: World, seed: int):
     for _ in range(2000):
         if open_actions() == 0:
             break
-        world.clock.advance(dice.choice([0.5, 20.0, 61.0, 130.0]))
+        await world.passes(dice.choice([0.5, 20.0, 61.0, 130.0]))
         if dice.random() < 0.1:
             world.clock.set_wall(dice.choice([-3600.0, 3600.0, -5.0]))
         await asyncio.sleep(0.002)
@@ -201,7 +201,7 @@ async def test_p8_a_kind_nobody_declared_counts_as_at_most_once(world: World):
     claim = "UPDATE agent_action SET state = 'EXECUTING', epoch = epoch + 1, attempt = attempt + 1, lease_owner = 'x', lease_expires_at = ?"
     world.sql(claim, soon)
     world.sql("UPDATE agent_action SET write_started_at = 1")
-    world.clock.advance(2.0)
+    await world.passes(2.0)
     with pytest.raises(Exception, match="never claimed again"):
         world.sql(claim, soon + 10_000)
     assert (await the(outbox, asked.id)).epoch == 1

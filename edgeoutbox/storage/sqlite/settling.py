@@ -129,7 +129,7 @@ RETURNING id
 # Ended by somebody who did not know that they were to be forgotten; served by ix_agent_action_forget.
 SWEEP_FORGOTTEN = """
 DELETE FROM agent_action WHERE id IN (
-  SELECT id FROM agent_action
+  SELECT id FROM agent_action INDEXED BY ix_agent_action_forget
   WHERE forget_at_end = 1 AND ended_at IS NOT NULL
     AND NOT EXISTS (SELECT 1 FROM agent_action_ended WHERE action_id = agent_action.id)
   LIMIT ?
