@@ -37,7 +37,9 @@ class SqliteBackend(Backend):
         """Run one statement through a connection that edgeoutbox did not open."""
         if self._plain is None:
             apart = self._driver.copy == "apsw"
-            self._plain = apsw.Connection(str(self._path)) if apart else sqlite3.connect(self._path, isolation_level=None)
+            self._plain = (
+                apsw.Connection(str(self._path)) if apart else sqlite3.connect(self._path, isolation_level=None)
+            )
             self.clock.register(self._plain)
         return [tuple(row) for row in self._plain.execute(statement, parameters).fetchall()]
 
@@ -59,7 +61,7 @@ class TestSqlite(StorageConformance):
             yield backend
 
 
-def test_no_topic_of_the_suite_hides_a_test_of_another():
+def test_no_topic_of_the_suite_hides_a_test_of_another() -> None:
     """Every test name is used once, so that the one class runs them all."""
     names = [name for topic in TOPICS for name in vars(topic) if name.startswith("test_")]
     assert len(names) == len(set(names))

@@ -29,7 +29,7 @@ async def test_a_cooling_kind_holds_every_process(world: World):
     """`Defer(scope="kind")` in one executor keeps all of them from claiming the kind, and no other kind."""
     adapters = [ScriptedAdapter(), ScriptedAdapter()]
     adapters[0].on("a", Step(Defer("429", wait=60.0, scope="kind"), fence=False))
-    adapters[1].on("a", Step(Defer("429", wait=60.0, scope="kind"), fence=False))
+    adapters[1]._scripts = adapters[0]._scripts
     outbox, one = await world.running(adapters[0])
     _, two = await world.running(adapters[1])
     asked = await outbox.enqueue(request())

@@ -1,6 +1,7 @@
 """One database, its movable clock, and whoever works on it: what most tests of the executor start from."""
 
 import sqlite3
+import time
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -61,6 +62,11 @@ class World:
     def connect(self) -> "Foreign":
         """A connection that is not the outbox's: another program's, as far as the database can tell."""
         return Foreign(self.driver().open(str(self.path), 5000, self.clock.register))
+
+    @staticmethod
+    def sql_now() -> int:
+        """The machine's time in milliseconds, for programs on the machine's clock."""
+        return round(time.time() * 1000)
 
     def sql(self, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
         """Run one statement by another program."""

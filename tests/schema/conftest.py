@@ -37,6 +37,7 @@ class Database:
             self.raw.executescript(text)
 
     def __call__(self, sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
+        """Run one statement and return its rows."""
         return [tuple(row) for row in self.raw.execute(sql, parameters).fetchall()]
 
     def one(self, sql: str, *parameters: Any) -> Any:
@@ -97,7 +98,9 @@ class Database:
 
     def heads(self, lane: str) -> list[int]:
         """The ids marked as head in a lane."""
-        return [row[0] for row in self("SELECT id FROM agent_action WHERE lane_key = ? AND is_head = 1 ORDER BY id", lane)]
+        return [
+            row[0] for row in self("SELECT id FROM agent_action WHERE lane_key = ? AND is_head = 1 ORDER BY id", lane)
+        ]
 
 
 def step_to(state: State) -> str:

@@ -10,7 +10,7 @@ from tests.schema.conftest import LONG_AGO, Database, OpenPlain
 PLAIN = "INSERT INTO agent_action (kind, idempotency_key, payload) VALUES ('email', ?, '{}')"
 
 
-def test_an_insert_of_three_columns_is_a_whole_action(db: Database):
+def test_an_insert_of_three_columns_is_a_whole_action(db: Database) -> None:
     """Kind, key and payload are enough: lane, workspace, digest and times follow."""
     db(PLAIN, "k")
     [row] = db(
@@ -22,7 +22,7 @@ def test_an_insert_of_three_columns_is_a_whole_action(db: Database):
     assert abs(created - db.one("SELECT CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)")) < 60_000
 
 
-def test_a_proposal_is_admitted_at_no_time_yet(db: Database):
+def test_a_proposal_is_admitted_at_no_time_yet(db: Database) -> None:
     """The time of admission belongs to what is admitted."""
     db.insert(state="PROPOSED")
     assert db.one("SELECT admitted_at FROM agent_action") is None
@@ -30,21 +30,25 @@ def test_a_proposal_is_admitted_at_no_time_yet(db: Database):
 
 @pytest.mark.parametrize("id_", [1, 7, 0, -1, -7, 9_223_372_036_854_775_807])
 @pytest.mark.parametrize("column", ["id", "rowid", "_rowid_", "oid"])
-def test_p3_nobody_chooses_an_id(db: Database, id_: int, column: str):
+def test_p3_nobody_chooses_an_id(db: Database, id_: int, column: str) -> None:
     """An id of the caller's choice is refused, under each of its names."""
-    db.refuses("id", f"INSERT INTO agent_action ({column}, kind, idempotency_key, payload) VALUES (?, 'email', 'k', '{{}}')", id_)
+    db.refuses(
+        "id",
+        f"INSERT INTO agent_action ({column}, kind, idempotency_key, payload) VALUES (?, 'email', 'k', '{{}}')",
+        id_,
+    )
 
 
 @pytest.mark.parametrize("column", ["id", "rowid", "_rowid_", "oid"])
 @pytest.mark.parametrize("verb", ["UPDATE", "UPDATE OR REPLACE"])
-def test_p3_an_id_never_changes(db: Database, column: str, verb: str):
+def test_p3_an_id_never_changes(db: Database, column: str, verb: str) -> None:
     """Moving a row to another id, or over another row, is refused."""
     first, second = db.insert(), db.insert()
     for other in (-3, 0, 99, second):
         db.refuses("id never changes", f"{verb} agent_action SET {column} = ? WHERE id = ?", other, first)
 
 
-def test_p3_ids_are_never_used_again(db: Database):
+def test_p3_ids_are_never_used_again(db: Database) -> None:
     """The id of a deleted action, the last one too, names nothing else afterwards."""
     ids = [db.insert() for _ in range(3)]
     db("DELETE FROM agent_action")
@@ -69,7 +73,7 @@ GIVEN: dict[str, Any] = {
 
 @pytest.mark.parametrize("column", GIVEN)
 @pytest.mark.parametrize("state", ["PROPOSED", "ADMITTED", "EXECUTING"])
-def test_p3_what_was_given_at_enqueue_never_changes(db: Database, column: str, state: str):
+def test_p3_what_was_given_at_enqueue_never_changes(db: Database, column: str, state: str) -> None:
     """Each column given at enqueue is as it was until the end: neither set, changed nor removed."""
     action = db.insert(
         "lane",
@@ -88,21 +92,23 @@ def test_p3_what_was_given_at_enqueue_never_changes(db: Database, column: str, s
         db.refuses("never change", f"UPDATE agent_action SET {column} = NULL WHERE id = ?", action)
 
 
-@pytest.mark.parametrize("column", ["run_id", "subject_account_id", "lane_key", "max_attempts", "expires_at", "trace_parent"])
-def test_p3_what_was_left_out_at_enqueue_stays_out(db: Database, column: str):
+@pytest.mark.parametrize(
+    "column", ["run_id", "subject_account_id", "lane_key", "max_attempts", "expires_at", "trace_parent"]
+)
+def test_p3_what_was_left_out_at_enqueue_stays_out(db: Database, column: str) -> None:
     """An action cannot be moved into a lane, a run or a person's account afterwards."""
     db.insert()
     db.refuses("what was given at enqueue never changes", f"UPDATE agent_action SET {column} = ?", GIVEN[column])
 
 
-def test_a_missing_digest_is_filled_once(db: Database):
+def test_a_missing_digest_is_filled_once(db: Database) -> None:
     """The digest of a row inserted without one can be added, and then stays."""
     db.insert()
     db("UPDATE agent_action SET payload_digest = ?", "sha256:" + "1" * 64)
     db.refuses("digest never change", "UPDATE agent_action SET payload_digest = ?", "sha256:" + "2" * 64)
 
 
-def test_p3_a_forgetting_that_was_asked_for_is_not_taken_back(db: Database):
+def test_p3_a_forgetting_that_was_asked_for_is_not_taken_back(db: Database) -> None:
     """forget_at_end only ever rises."""
     db.insert()
     db("UPDATE agent_action SET forget_at_end = 1")
@@ -144,26 +150,31 @@ WRONG: list[tuple[str, Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("column", "value", "because"), WRONG, ids=[f"{c}-{b[:24]}-{i}" for i, (c, _, b) in enumerate(WRONG)])
-def test_a_wrong_row_is_refused_with_a_readable_message(db: Database, column: str, value: Any, because: str):
+@pytest.mark.parametrize(
+    ("column", "value", "because"), WRONG, ids=[f"{c}-{b[:24]}-{i}" for i, (c, _, b) in enumerate(WRONG)]
+)
+def test_a_wrong_row_is_refused_with_a_readable_message(db: Database, column: str, value: Any, because: str) -> None:
     """Every mistake in an INSERT is named by its column and its rule."""
     values = {"kind": "email", "idempotency_key": "k", "payload": "{}", column: value}
     marks = ", ".join("?" * len(values))
     db.refuses(because, f"INSERT INTO agent_action ({', '.join(values)}) VALUES ({marks})", *values.values())
 
 
-def test_the_largest_rows_are_accepted(db: Database):
+def test_the_largest_rows_are_accepted(db: Database) -> None:
     """The limits themselves are inside: 512 characters of key and lane, 256 KiB of payload, 64 letters of kind."""
     payload = '{"a":"' + "x" * (262_144 - 8) + '"}'
     db.insert("l" * 512, kind="k" * 64, idempotency_key="ö" * 512, payload=payload)
     assert db.one("SELECT length(CAST(payload AS BLOB)) FROM agent_action") == 262_144
 
 
-def test_only_an_instance_level_kind_has_no_workspace(db: Database):
+def test_only_an_instance_level_kind_has_no_workspace(db: Database) -> None:
     """An action of the whole installation names no workspace, and its kind was declared so."""
     db("INSERT INTO agent_action_kind (kind, instance_level) VALUES ('backup', 1), ('email', 0)")
     db.insert(kind="backup", workspace_id=None)
-    db.refuses("workspace_id", "INSERT INTO agent_action (kind, idempotency_key, payload, workspace_id) VALUES ('email', 'k', '{}', NULL)")
+    db.refuses(
+        "workspace_id",
+        "INSERT INTO agent_action (kind, idempotency_key, payload, workspace_id) VALUES ('email', 'k', '{}', NULL)",
+    )
 
 
 # --- REPLACE ---------------------------------------------------------------------------------------------------------
@@ -178,7 +189,7 @@ def replacing(db: Database, request: pytest.FixtureRequest) -> Database:
 
 @pytest.mark.parametrize("verb", ["INSERT OR REPLACE", "REPLACE"])
 @pytest.mark.parametrize("state", ["ADMITTED", "EXECUTING", "DONE"])
-def test_p3_a_replace_evicts_no_action(replacing: Database, verb: str, state: str):
+def test_p3_a_replace_evicts_no_action(replacing: Database, verb: str, state: str) -> None:
     """The action that holds a key survives every form of REPLACE, whatever its state."""
     action = replacing.insert("lane", idempotency_key="taken")
     if state != "ADMITTED":
@@ -191,21 +202,23 @@ def test_p3_a_replace_evicts_no_action(replacing: Database, verb: str, state: st
     )
 
 
-def test_p3_a_replace_of_many_rows_evicts_none(replacing: Database):
+def test_p3_a_replace_of_many_rows_evicts_none(replacing: Database) -> None:
     """One taken key in a REPLACE of many rows refuses the statement, wherever it stands."""
     replacing.insert(idempotency_key="taken")
     for keys in (("taken", "a", "b"), ("a", "taken", "b"), ("a", "b", "taken"), ("a", "b", "a")):
         rows = ", ".join(f"('email', '{key}', '{{}}')" for key in keys)
-        replacing.refuses("REPLACE would delete", f"REPLACE INTO agent_action (kind, idempotency_key, payload) VALUES {rows}")
+        replacing.refuses(
+            "REPLACE would delete", f"REPLACE INTO agent_action (kind, idempotency_key, payload) VALUES {rows}"
+        )
 
 
-def test_a_replace_of_a_new_key_is_an_insert(replacing: Database):
+def test_a_replace_of_a_new_key_is_an_insert(replacing: Database) -> None:
     """A REPLACE that evicts nothing does no harm."""
     replacing("REPLACE INTO agent_action (kind, idempotency_key, payload) VALUES ('email', 'new', '{}')")
     assert replacing.one("SELECT COUNT(*) FROM agent_action") == 1
 
 
-def test_p3_an_update_or_replace_evicts_no_action(replacing: Database):
+def test_p3_an_update_or_replace_evicts_no_action(replacing: Database) -> None:
     """An UPDATE can evict neither by key nor by the lane's one executing action."""
     first, second = replacing.insert("lane"), replacing.insert("lane")
     replacing.claim(first)
@@ -224,7 +237,7 @@ def test_p3_an_update_or_replace_evicts_no_action(replacing: Database):
     )
 
 
-def test_p3_a_replace_cannot_rewrite_the_dispatch_log(replacing: Database):
+def test_p3_a_replace_cannot_rewrite_the_dispatch_log(replacing: Database) -> None:
     """A logged attempt is not replaced by another."""
     action = replacing.insert()
     replacing.claim(action)
@@ -235,22 +248,26 @@ def test_p3_a_replace_cannot_rewrite_the_dispatch_log(replacing: Database):
     )
 
 
-def test_p2_on_conflict_do_nothing_leaves_the_first(replacing: Database):
+def test_p2_on_conflict_do_nothing_leaves_the_first(replacing: Database) -> None:
     """The documented repeat of an enqueue inserts nothing and fails nothing."""
     action = replacing.insert(idempotency_key="taken", payload='{"first":1}')
     replacing(f"{PLAIN} ON CONFLICT (idempotency_key) DO NOTHING", "taken")
     assert replacing("SELECT id, payload FROM agent_action") == [(action, '{"first":1}')]
 
 
-def test_p2_insert_or_ignore_leaves_the_first(replacing: Database):
+def test_p2_insert_or_ignore_leaves_the_first(replacing: Database) -> None:
     """The older spelling works too."""
     action = replacing.insert(idempotency_key="taken")
     replacing("INSERT OR IGNORE INTO agent_action (kind, idempotency_key, payload) VALUES ('email', 'taken', '{}')")
     assert replacing("SELECT id FROM agent_action") == [(action,)]
 
 
-@pytest.mark.parametrize("keys", [("taken", "a", "b"), ("a", "taken", "b"), ("a", "taken", "taken", "b"), ("a", "a", "b", "taken")])
-def test_p2_on_conflict_do_nothing_of_many_rows_inserts_the_new_ones(replacing: Database, keys: tuple[str, ...]):
+@pytest.mark.parametrize(
+    "keys", [("taken", "a", "b"), ("a", "taken", "b"), ("a", "taken", "taken", "b"), ("a", "a", "b", "taken")]
+)
+def test_p2_on_conflict_do_nothing_of_many_rows_inserts_the_new_ones(
+    replacing: Database, keys: tuple[str, ...]
+) -> None:
     """Known keys in a statement of many rows are skipped, new ones come in, in every order."""
     replacing.insert(idempotency_key="taken")
     rows = ", ".join(f"('email', '{key}', '{{}}')" for key in keys)
@@ -260,17 +277,20 @@ def test_p2_on_conflict_do_nothing_of_many_rows_inserts_the_new_ones(replacing: 
     assert replacing("SELECT idempotency_key FROM agent_action ORDER BY id") == [("taken",), ("a",), ("b",)]
 
 
-def test_p3_a_replace_after_a_repeat_is_still_refused(replacing: Database):
+def test_p3_a_replace_after_a_repeat_is_still_refused(replacing: Database) -> None:
     """What one statement noted about a key is not believed by the next."""
     replacing.insert(idempotency_key="taken")
     repeat = f"{PLAIN} ON CONFLICT (idempotency_key) DO NOTHING"
     replacing(repeat, "taken")
     replacing(PLAIN, "new")
     replacing("DELETE FROM agent_action_insertion")
-    replacing.refuses("REPLACE would delete", "REPLACE INTO agent_action (kind, idempotency_key, payload) VALUES ('email', 'taken', '{}')")
+    replacing.refuses(
+        "REPLACE would delete",
+        "REPLACE INTO agent_action (kind, idempotency_key, payload) VALUES ('email', 'taken', '{}')",
+    )
 
 
-def test_p2_an_upsert_that_would_change_the_first_is_refused(db: Database):
+def test_p2_an_upsert_that_would_change_the_first_is_refused(db: Database) -> None:
     """ON CONFLICT DO UPDATE meets the same guard as any UPDATE."""
     db.insert(idempotency_key="taken")
     db.refuses(
@@ -283,7 +303,7 @@ def test_p2_an_upsert_that_would_change_the_first_is_refused(db: Database):
 # --- kinds that people approve ---------------------------------------------------------------------------------------
 
 
-def test_p3_a_kind_that_requires_approval_is_only_proposed(db: Database):
+def test_p3_a_kind_that_requires_approval_is_only_proposed(db: Database) -> None:
     """Nobody inserts such an action as admitted, nor admits it without a name."""
     db("INSERT INTO agent_action_kind (kind, requires_approval) VALUES ('email', 1)")
     db.refuses("this kind requires approval; insert it as PROPOSED", PLAIN, "k")
@@ -293,13 +313,13 @@ def test_p3_a_kind_that_requires_approval_is_only_proposed(db: Database):
     assert db.state(action) == "ADMITTED"
 
 
-def test_a_row_that_expired_before_it_came_is_accepted_and_waits_for_the_reaper(db: Database):
+def test_a_row_that_expired_before_it_came_is_accepted_and_waits_for_the_reaper(db: Database) -> None:
     """A late enqueue is stored, so that its key is known, and never claimed."""
     action = db.insert(expires_at=LONG_AGO)
     assert db.state(action) == "ADMITTED"
 
 
-def test_p1_an_insert_exists_exactly_when_its_transaction_commits(open_plain: OpenPlain, tmp_path: Path):
+def test_p1_an_insert_exists_exactly_when_its_transaction_commits(open_plain: OpenPlain, tmp_path: Path) -> None:
     """Rolled back it leaves nothing, committed it is there."""
     db, other = open_plain(str(tmp_path / "app.db")), open_plain(str(tmp_path / "app.db"))
     db("BEGIN IMMEDIATE")

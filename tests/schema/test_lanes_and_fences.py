@@ -8,7 +8,7 @@ from tests.schema.conftest import FAR, LONG_AGO, Database, step_to
 # --- lanes -----------------------------------------------------------------------------------------------------------
 
 
-def test_p5_the_first_of_a_lane_is_its_head(db: Database):
+def test_p5_the_first_of_a_lane_is_its_head(db: Database) -> None:
     """Later actions of the lane wait behind it; other lanes and lone actions do not."""
     first, _, _ = (db.insert("lane") for _ in range(3))
     other, lone, lonely = db.insert("other"), db.insert(), db.insert()
@@ -17,16 +17,19 @@ def test_p5_the_first_of_a_lane_is_its_head(db: Database):
     assert db("SELECT is_head FROM agent_action WHERE id IN (?, ?)", lone, lonely) == [(1,), (1,)]
 
 
-def test_p5_a_proposal_heads_its_lane(db: Database):
+def test_p5_a_proposal_heads_its_lane(db: Database) -> None:
     """What waits for approval holds its lane as much as what waits for its time."""
     proposal = db.insert("lane", state="PROPOSED")
     behind = db.insert("lane")
     assert db.heads("lane") == [proposal]
-    db.refuses("an earlier action of the lane has not ended", f"UPDATE agent_action SET {step_to(State.EXECUTING)} WHERE id = {behind}")
+    db.refuses(
+        "an earlier action of the lane has not ended",
+        f"UPDATE agent_action SET {step_to(State.EXECUTING)} WHERE id = {behind}",
+    )
 
 
 @pytest.mark.parametrize("state", [State.DONE, State.UNCERTAIN, State.FAILED, State.CANCELLED])
-def test_p5_an_end_passes_the_head_on(db: Database, state: State):
+def test_p5_an_end_passes_the_head_on(db: Database, state: State) -> None:
     """However the head ends, the lane's next open action follows it."""
     first, second, third = (db.insert("lane") for _ in range(3))
     db.end(second, State.CANCELLED)
@@ -36,25 +39,27 @@ def test_p5_an_end_passes_the_head_on(db: Database, state: State):
     assert db.heads("lane") == [third]
 
 
-def test_p5_an_end_behind_the_head_moves_nothing(db: Database):
+def test_p5_an_end_behind_the_head_moves_nothing(db: Database) -> None:
     """An action withdrawn from the middle of a lane leaves the head where it is."""
     first, second, _ = (db.insert("lane") for _ in range(3))
     db.end(second, State.CANCELLED)
     assert db.heads("lane") == [first]
 
 
-def test_p5_a_return_keeps_the_head(db: Database):
+def test_p5_a_return_keeps_the_head(db: Database) -> None:
     """An action that waits for its retry still holds its lane."""
     first, second = db.insert("lane"), db.insert("lane")
     db.claim(first)
     db(f"UPDATE agent_action SET {step_to(State.ADMITTED)}, due_at = {FAR} WHERE id = {first}")
     assert db.heads("lane") == [first]
-    db.refuses("an earlier action of the lane", f"UPDATE agent_action SET {step_to(State.EXECUTING)} WHERE id = {second}")
+    db.refuses(
+        "an earlier action of the lane", f"UPDATE agent_action SET {step_to(State.EXECUTING)} WHERE id = {second}"
+    )
 
 
 @pytest.mark.parametrize("recursive", [0, 1])
 @pytest.mark.parametrize("state", [State.PROPOSED, State.ADMITTED, State.EXECUTING])
-def test_p5_a_deleted_head_passes_the_lane_on(db: Database, state: State, recursive: int):
+def test_p5_a_deleted_head_passes_the_lane_on(db: Database, state: State, recursive: int) -> None:
     """Erasing a head, in any state, does not leave its lane without one."""
     db(f"PRAGMA recursive_triggers = {recursive}")
     first = db.insert("lane", state="PROPOSED" if state is State.PROPOSED else "ADMITTED")
@@ -66,14 +71,14 @@ def test_p5_a_deleted_head_passes_the_lane_on(db: Database, state: State, recurs
     db.claim(second)
 
 
-def test_p5_a_whole_lane_deleted_at_once_leaves_the_rest_in_order(db: Database):
+def test_p5_a_whole_lane_deleted_at_once_leaves_the_rest_in_order(db: Database) -> None:
     """Deleting several of a lane in one statement, the head among them, leaves one head: the earliest left."""
     ids = [db.insert("lane") for _ in range(6)]
     db("DELETE FROM agent_action WHERE id IN (?, ?, ?)", ids[0], ids[1], ids[3])
     assert db.heads("lane") == [ids[2]]
 
 
-def test_p5_a_deleted_ended_action_changes_no_head(db: Database):
+def test_p5_a_deleted_ended_action_changes_no_head(db: Database) -> None:
     """The sweep of what has ended leaves the lane as it is."""
     first, second, _ = (db.insert("lane") for _ in range(3))
     db.end(first, State.CANCELLED)
@@ -81,7 +86,7 @@ def test_p5_a_deleted_ended_action_changes_no_head(db: Database):
     assert db.heads("lane") == [second]
 
 
-def test_p3_nobody_makes_himself_head(db: Database):
+def test_p3_nobody_makes_himself_head(db: Database) -> None:
     """is_head cannot be set behind another, nor taken from the head."""
     first, second = db.insert("lane"), db.insert("lane")
     lone = db.insert()
@@ -94,7 +99,7 @@ def test_p3_nobody_makes_himself_head(db: Database):
     )
 
 
-def test_p4_only_the_head_of_a_lane_is_claimed(db: Database):
+def test_p4_only_the_head_of_a_lane_is_claimed(db: Database) -> None:
     """A claim behind the head is refused, also when the head executes."""
     first, second = db.insert("lane"), db.insert("lane")
     claim = f"UPDATE agent_action SET {step_to(State.EXECUTING)} WHERE id = {second}"
@@ -104,7 +109,7 @@ def test_p4_only_the_head_of_a_lane_is_claimed(db: Database):
 
 
 @pytest.mark.parametrize("verb", ["UPDATE", "UPDATE OR REPLACE"])
-def test_p4_two_executing_in_a_lane_break_the_index_too(db: Database, verb: str):
+def test_p4_two_executing_in_a_lane_break_the_index_too(db: Database, verb: str) -> None:
     """Without the guard of heads, the unique index still refuses a second executing action of a lane."""
     first, second = db.insert("lane"), db.insert("lane")
     db.claim(first)
@@ -122,7 +127,7 @@ def test_p4_two_executing_in_a_lane_break_the_index_too(db: Database, verb: str)
 
 
 @pytest.mark.parametrize("declared", [True, False], ids=["declared", "undeclared"])
-def test_p8_an_at_most_once_action_is_never_claimed_after_its_write(db: Database, declared: bool):
+def test_p8_an_at_most_once_action_is_never_claimed_after_its_write(db: Database, declared: bool) -> None:
     """Once fenced it can only end; a kind that nobody declared counts as at most once."""
     if declared:
         db("INSERT INTO agent_action_kind (kind, delivery) VALUES ('email', 'at_most_once')")
@@ -134,7 +139,7 @@ def test_p8_an_at_most_once_action_is_never_claimed_after_its_write(db: Database
 
 
 @pytest.mark.parametrize("delivery", ["reads_back", "repeatable", "writes_nothing"])
-def test_p8_other_kinds_are_claimed_again_with_their_fence(db: Database, delivery: str):
+def test_p8_other_kinds_are_claimed_again_with_their_fence(db: Database, delivery: str) -> None:
     """The fence of the earlier attempt stays, so that the next one knows to look first."""
     db("INSERT INTO agent_action_kind (kind, delivery) VALUES ('email', ?)", delivery)
     action = db.insert()
@@ -145,20 +150,24 @@ def test_p8_other_kinds_are_claimed_again_with_their_fence(db: Database, deliver
 
 
 @pytest.mark.parametrize("state", [State.PROPOSED, State.ADMITTED])
-def test_p8_only_a_holder_sets_the_fence(db: Database, state: State):
+def test_p8_only_a_holder_sets_the_fence(db: Database, state: State) -> None:
     """Without a claim there is nothing to fence."""
     action = db.bring_to(state)
-    db.refuses("write_started_at is set once by the holder", "UPDATE agent_action SET write_started_at = 5 WHERE id = ?", action)
+    db.refuses(
+        "write_started_at is set once by the holder",
+        "UPDATE agent_action SET write_started_at = 5 WHERE id = ?",
+        action,
+    )
 
 
-def test_p8_a_reread_without_an_owner_cannot_be_fenced(db: Database):
+def test_p8_a_reread_without_an_owner_cannot_be_fenced(db: Database) -> None:
     """After the owner was cleared, the old attempt's fence is refused by the database too."""
     action = db.bring_to(State.EXECUTING)
     db("UPDATE agent_action SET lease_owner = NULL WHERE id = ?", action)
     db.refuses("set once by the holder", "UPDATE agent_action SET write_started_at = 5 WHERE id = ?", action)
 
 
-def test_p8_a_fence_is_not_moved(db: Database):
+def test_p8_a_fence_is_not_moved(db: Database) -> None:
     """The first unproven write keeps its time."""
     action = db.bring_to(State.EXECUTING)
     db.fence(action)
@@ -166,12 +175,14 @@ def test_p8_a_fence_is_not_moved(db: Database):
     db("UPDATE agent_action SET write_started_at = 5 WHERE id = ?", action)
 
 
-def test_p8_a_fence_is_not_cleared_while_the_action_executes(db: Database):
+def test_p8_a_fence_is_not_cleared_while_the_action_executes(db: Database) -> None:
     """Neither alone nor in a claim; only the end or return that proves it empty clears it."""
     db("INSERT INTO agent_action_kind (kind, delivery) VALUES ('email', 'reads_back')")
     action = db.bring_to(State.EXECUTING)
     db.fence(action)
-    db.refuses("cleared only by the result that proves", "UPDATE agent_action SET write_started_at = NULL WHERE id = ?", action)
+    db.refuses(
+        "cleared only by the result that proves", "UPDATE agent_action SET write_started_at = NULL WHERE id = ?", action
+    )
     db.refuses(
         "cleared only by the result that proves",
         f"UPDATE agent_action SET {step_to(State.EXECUTING)}, write_started_at = NULL WHERE id = {action}",
@@ -180,7 +191,7 @@ def test_p8_a_fence_is_not_cleared_while_the_action_executes(db: Database):
     assert db.one("SELECT write_started_at FROM agent_action") is None
 
 
-def test_p8_a_fenced_action_does_not_go_back_with_its_fence(db: Database):
+def test_p8_a_fenced_action_does_not_go_back_with_its_fence(db: Database) -> None:
     """A return that forgets to say that nothing was written is refused."""
     action = db.bring_to(State.EXECUTING)
     db.fence(action)
@@ -191,26 +202,28 @@ def test_p8_a_fenced_action_does_not_go_back_with_its_fence(db: Database):
 # --- the dispatch log ------------------------------------------------------------------------------------------------
 
 
-def test_each_claim_is_logged_with_its_owner_and_fence(db: Database):
+def test_each_claim_is_logged_with_its_owner_and_fence(db: Database) -> None:
     """One row per epoch, filled by the claim and by its own first fence."""
     db("INSERT INTO agent_action_kind (kind, delivery) VALUES ('email', 'reads_back')")
     action = db.insert()
     db.claim(action, LONG_AGO)
     db.fence(action)
     db.claim(action, LONG_AGO)
-    rows = db("SELECT epoch, attempt, owner, write_started_at IS NOT NULL, settled_at FROM agent_action_attempt ORDER BY epoch")
+    rows = db(
+        "SELECT epoch, attempt, owner, write_started_at IS NOT NULL, settled_at FROM agent_action_attempt ORDER BY epoch"
+    )
     assert rows == [(1, 1, "me", 1, None), (2, 2, "me", 0, None)]
 
 
 @pytest.mark.parametrize("column", ["action_id", "epoch", "attempt", "owner", "started_at"])
-def test_whose_attempt_it_is_never_changes(db: Database, column: str):
+def test_whose_attempt_it_is_never_changes(db: Database, column: str) -> None:
     """An attempt that runs can be settled, not given to somebody else."""
     db.bring_to(State.EXECUTING)
     value = "'x'" if column == "owner" else "77"
     db.refuses("nor does whose it is", f"UPDATE agent_action_attempt SET {column} = {value}")
 
 
-def test_a_settled_attempt_never_changes(db: Database):
+def test_a_settled_attempt_never_changes(db: Database) -> None:
     """The log of a settled attempt is final."""
     db.bring_to(State.EXECUTING)
     db("UPDATE agent_action_attempt SET settled_at = 9, result = 'Done', recorded = 1")
@@ -218,15 +231,17 @@ def test_a_settled_attempt_never_changes(db: Database):
         db.refuses("a settled attempt never changes", f"UPDATE agent_action_attempt SET {column} = NULL")
 
 
-def test_evidence_is_small_json(db: Database):
+def test_evidence_is_small_json(db: Database) -> None:
     """Up to 4 KiB, and readable."""
     db.bring_to(State.EXECUTING)
     db.refuses("evidence is JSON of at most 4 KiB", "UPDATE agent_action_attempt SET evidence = 'no'")
-    db.refuses("evidence is JSON of at most 4 KiB", "UPDATE agent_action_attempt SET evidence = ?", '"' + "x" * 4095 + '"')
+    db.refuses(
+        "evidence is JSON of at most 4 KiB", "UPDATE agent_action_attempt SET evidence = ?", '"' + "x" * 4095 + '"'
+    )
     db("UPDATE agent_action_attempt SET evidence = ?", '"' + "x" * 4094 + '"')
 
 
-def test_p13_attempts_are_deleted_with_their_action_and_not_before(db: Database):
+def test_p13_attempts_are_deleted_with_their_action_and_not_before(db: Database) -> None:
     """The log cannot be thinned out; with the action it goes, and so does the hook that it is owed."""
     db("INSERT INTO agent_action_kind (kind, has_ended_hook) VALUES ('email', 1)")
     action, other = db.bring_to(State.DONE), db.bring_to(State.DONE)
@@ -237,7 +252,7 @@ def test_p13_attempts_are_deleted_with_their_action_and_not_before(db: Database)
 
 
 @pytest.mark.parametrize("state", [State.DONE, State.UNCERTAIN, State.FAILED, State.CANCELLED])
-def test_every_end_of_a_hooked_kind_owes_its_hook(db: Database, state: State):
+def test_every_end_of_a_hooked_kind_owes_its_hook(db: Database, state: State) -> None:
     """Whoever ends it, by whatever statement; a kind without a hook owes nothing."""
     db("INSERT INTO agent_action_kind (kind, has_ended_hook) VALUES ('email', 1), ('other', 0)")
     action = db.bring_to(state)
@@ -249,7 +264,7 @@ def test_every_end_of_a_hooked_kind_owes_its_hook(db: Database, state: State):
 
 
 @pytest.mark.parametrize("column", ["delivery = 'reads_back'", "delivery = 'writes_nothing'", "requires_approval = 0"])
-def test_p8_a_kind_is_not_loosened_under_a_fence(db: Database, column: str):
+def test_p8_a_kind_is_not_loosened_under_a_fence(db: Database, column: str) -> None:
     """While a write of the kind may exist, its promise stands."""
     db("INSERT INTO agent_action_kind (kind, requires_approval) VALUES ('email', 1)")
     action = db.insert(state="PROPOSED")
@@ -262,7 +277,7 @@ def test_p8_a_kind_is_not_loosened_under_a_fence(db: Database, column: str):
 
 
 @pytest.mark.parametrize("verb", ["INSERT", "REPLACE"])
-def test_p8_a_kind_that_counted_as_at_most_once_is_not_declared_looser_under_a_fence(db: Database, verb: str):
+def test_p8_a_kind_that_counted_as_at_most_once_is_not_declared_looser_under_a_fence(db: Database, verb: str) -> None:
     """Neither as a new row nor in the place of the old one."""
     if verb == "REPLACE":
         db("INSERT INTO agent_action_kind (kind) VALUES ('email')")
@@ -274,7 +289,7 @@ def test_p8_a_kind_that_counted_as_at_most_once_is_not_declared_looser_under_a_f
     )
 
 
-def test_p8_a_kind_may_become_stricter_at_any_time(db: Database):
+def test_p8_a_kind_may_become_stricter_at_any_time(db: Database) -> None:
     """Also while its actions are fenced."""
     db("INSERT INTO agent_action_kind (kind, delivery) VALUES ('email', 'repeatable')")
     action = db.bring_to(State.EXECUTING)
@@ -282,7 +297,7 @@ def test_p8_a_kind_may_become_stricter_at_any_time(db: Database):
     db("UPDATE agent_action_kind SET delivery = 'at_most_once', requires_approval = 1")
 
 
-def test_a_kind_keeps_its_name_and_its_rules(db: Database):
+def test_a_kind_keeps_its_name_and_its_rules(db: Database) -> None:
     """A policy row cannot become another kind's, and holds only known values."""
     db("INSERT INTO agent_action_kind (kind) VALUES ('email')")
     db.refuses("a kind keeps its name", "UPDATE agent_action_kind SET kind = 'other'")

@@ -11,7 +11,9 @@ PAIRS = list(itertools.product(State, State))
 
 
 @pytest.mark.parametrize(("before", "after"), PAIRS, ids=[f"{a}-{b}" for a, b in PAIRS])
-def test_p3_every_pair_of_states_is_allowed_exactly_as_the_table_says(db: Database, before: State, after: State):
+def test_p3_every_pair_of_states_is_allowed_exactly_as_the_table_says(
+    db: Database, before: State, after: State
+) -> None:
     """With every other column as the new state needs it, the step alone decides."""
     action = db.bring_to(before)
     sql = f"UPDATE agent_action SET {step_to(after)} WHERE id = {action}"
@@ -26,28 +28,28 @@ def test_p3_every_pair_of_states_is_allowed_exactly_as_the_table_says(db: Databa
 @pytest.mark.parametrize(
     ("before", "after"), [pair for pair in PAIRS if pair[0] in OPEN and pair not in TRANSITIONS], ids=lambda s: str(s)
 )
-def test_p3_a_step_that_is_not_in_the_table_is_named_as_such(db: Database, before: State, after: State):
+def test_p3_a_step_that_is_not_in_the_table_is_named_as_such(db: Database, before: State, after: State) -> None:
     """Whoever tries a forbidden step is sent to the table of the steps."""
     action = db.bring_to(before)
     db.raw.execute("DROP TRIGGER guard_agent_action_claim_expired")
     db.refuses("the lifecycle has no such step", f"UPDATE agent_action SET {step_to(after)} WHERE id = {action}")
 
 
-def test_p3_the_transitions_in_the_database_are_those_of_the_package(db: Database):
+def test_p3_the_transitions_in_the_database_are_those_of_the_package(db: Database) -> None:
     """One lifecycle, in two places, equal."""
     assert set(db("SELECT from_state, to_state FROM agent_action_transition")) == {
         (str(before), str(after)) for before, after in TRANSITIONS
     }
 
 
-def test_p3_the_stop_reasons_in_the_database_are_those_of_the_package(db: Database):
+def test_p3_the_stop_reasons_in_the_database_are_those_of_the_package(db: Database) -> None:
     """Each stop reason belongs to one ended state, in both places."""
     assert set(db("SELECT state, stop_reason FROM agent_action_stop_reason")) == {
         (str(state), str(reason)) for state, reasons in STOP_REASONS.items() for reason in reasons
     }
 
 
-def test_p3_every_stop_reason_belongs_to_one_state():
+def test_p3_every_stop_reason_belongs_to_one_state() -> None:
     """The table of the package covers each reason once, and only for ended states."""
     listed = [reason for reasons in STOP_REASONS.values() for reason in reasons]
     assert sorted(listed) == sorted(StopReason)
@@ -55,7 +57,7 @@ def test_p3_every_stop_reason_belongs_to_one_state():
 
 
 @pytest.mark.parametrize("state", sorted(State))
-def test_p3_an_action_is_born_waiting(db: Database, state: State):
+def test_p3_an_action_is_born_waiting(db: Database, state: State) -> None:
     """Nothing is inserted as already executing or ended."""
     if state in BORN:
         assert db.state(db.insert(state=state)) == state
@@ -83,7 +85,7 @@ def test_p3_an_action_is_born_waiting(db: Database, state: State):
         ("decided_at", 1),
     ],
 )
-def test_p3_a_new_action_has_no_past(db: Database, column: str, value: object):
+def test_p3_a_new_action_has_no_past(db: Database, column: str, value: object) -> None:
     """What the database keeps cannot be given at insert, not even who approved it."""
     db.refuses(
         "leave them out",
@@ -92,7 +94,7 @@ def test_p3_a_new_action_has_no_past(db: Database, column: str, value: object):
 
 
 @pytest.mark.parametrize("column", ["lease_owner", "lease_expires_at", "write_started_at"])
-def test_p3_a_new_action_is_held_by_nobody(db: Database, column: str):
+def test_p3_a_new_action_is_held_by_nobody(db: Database, column: str) -> None:
     """Neither a lease nor a fence can be inserted."""
     db.refuses(
         "an action that waits has no lease and no fence",
@@ -101,7 +103,7 @@ def test_p3_a_new_action_is_held_by_nobody(db: Database, column: str):
 
 
 @pytest.mark.parametrize("state", sorted(ENDED))
-def test_p3_an_ended_action_never_changes(db: Database, state: State):
+def test_p3_an_ended_action_never_changes(db: Database, state: State) -> None:
     """No column of an ended action can be written, not even to the same value."""
     action = db.bring_to(state)
     columns = [row[1] for row in db("PRAGMA table_info(agent_action)")]
@@ -111,7 +113,7 @@ def test_p3_an_ended_action_never_changes(db: Database, state: State):
 
 
 @pytest.mark.parametrize("state", sorted(ENDED))
-def test_p3_an_ended_action_keeps_no_payload(db: Database, state: State):
+def test_p3_an_ended_action_keeps_no_payload(db: Database, state: State) -> None:
     """An end that leaves the payload behind is refused."""
     action = db.bring_to(State.ADMITTED if state is State.CANCELLED else State.EXECUTING)
     with_payload = step_to(state).replace("payload = NULL, ", "")
@@ -119,7 +121,7 @@ def test_p3_an_ended_action_keeps_no_payload(db: Database, state: State):
 
 
 @pytest.mark.parametrize("state", sorted(ENDED))
-def test_p3_an_ended_action_has_a_stop_reason(db: Database, state: State):
+def test_p3_an_ended_action_has_a_stop_reason(db: Database, state: State) -> None:
     """An end without a reason is refused."""
     action = db.bring_to(State.ADMITTED if state is State.CANCELLED else State.EXECUTING)
     without = step_to(state).replace(f"stop_reason = '{min(STOP_REASONS[state])}', ", "")
@@ -131,7 +133,7 @@ def test_p3_an_ended_action_has_a_stop_reason(db: Database, state: State):
     [(s, r) for s in sorted(ENDED) for r in [*StopReason, "BECAUSE"] if r not in STOP_REASONS[s]],
     ids=lambda value: str(value),
 )
-def test_p3_a_stop_reason_belongs_to_its_state(db: Database, state: State, reason: str):
+def test_p3_a_stop_reason_belongs_to_its_state(db: Database, state: State, reason: str) -> None:
     """A reason of another state, or of none, is refused."""
     action = db.bring_to(State.ADMITTED if state is State.CANCELLED else State.EXECUTING)
     foreign = step_to(state).replace(f"'{min(STOP_REASONS[state])}'", f"'{reason}'")
@@ -139,17 +141,19 @@ def test_p3_a_stop_reason_belongs_to_its_state(db: Database, state: State, reaso
 
 
 @pytest.mark.parametrize("state", sorted(OPEN))
-def test_p3_an_open_action_has_no_end(db: Database, state: State):
+def test_p3_an_open_action_has_no_end(db: Database, state: State) -> None:
     """Neither a stop reason, an end time nor a missing payload fits an action that is not over."""
     action = db.bring_to(state)
     reason = "'CONFIRMED'"
     db.refuses("agent_action", f"UPDATE agent_action SET stop_reason = {reason} WHERE id = {action}")
     db.refuses("only an ended action has ended_at", f"UPDATE agent_action SET ended_at = 7 WHERE id = {action}")
-    db.refuses("an ended action has no payload, others have one", f"UPDATE agent_action SET payload = NULL WHERE id = {action}")
+    db.refuses(
+        "an ended action has no payload, others have one", f"UPDATE agent_action SET payload = NULL WHERE id = {action}"
+    )
 
 
 @pytest.mark.parametrize("epoch", ["epoch - 1", "epoch", "epoch + 2", "0", "epoch + 1000"])
-def test_p3_a_claim_raises_the_epoch_by_exactly_one(db: Database, epoch: str):
+def test_p3_a_claim_raises_the_epoch_by_exactly_one(db: Database, epoch: str) -> None:
     """A claim that goes back, sideways or leaps is refused."""
     action = db.bring_to(State.EXECUTING)
     # Sideways, the guard of the attempt refuses it too, and SQLite does not say which of the two comes first.
@@ -161,7 +165,7 @@ def test_p3_a_claim_raises_the_epoch_by_exactly_one(db: Database, epoch: str):
 
 
 @pytest.mark.parametrize("attempt", ["attempt", "attempt - 1", "attempt + 2"])
-def test_p3_a_claim_raises_the_attempt_by_exactly_one(db: Database, attempt: str):
+def test_p3_a_claim_raises_the_attempt_by_exactly_one(db: Database, attempt: str) -> None:
     """No attempt is claimed without being counted."""
     action = db.insert()
     db.refuses(
@@ -173,22 +177,23 @@ def test_p3_a_claim_raises_the_attempt_by_exactly_one(db: Database, attempt: str
 
 @pytest.mark.parametrize("state", [State.PROPOSED, State.ADMITTED, State.EXECUTING])
 @pytest.mark.parametrize("epoch", ["epoch - 1", "epoch + 1", "epoch + 2"])
-def test_p3_the_epoch_changes_only_with_a_claim(db: Database, state: State, epoch: str):
+def test_p3_the_epoch_changes_only_with_a_claim(db: Database, state: State, epoch: str) -> None:
     """The epoch alone cannot be written, in any state."""
     action = db.bring_to(state)
     db.refuses("agent_action", f"UPDATE agent_action SET epoch = {epoch} WHERE id = {action}")
 
 
 @pytest.mark.parametrize("state", [State.ADMITTED, State.DONE, State.UNCERTAIN, State.FAILED, State.CANCELLED])
-def test_p3_an_end_and_a_return_leave_the_epoch(db: Database, state: State):
+def test_p3_an_end_and_a_return_leave_the_epoch(db: Database, state: State) -> None:
     """What ends an attempt or gives it back cannot smuggle in another epoch."""
     action = db.bring_to(State.EXECUTING)
     db.refuses(
-        "epoch changes only with a claim", f"UPDATE agent_action SET {step_to(state)}, epoch = epoch - 1 WHERE id = {action}"
+        "epoch changes only with a claim",
+        f"UPDATE agent_action SET {step_to(state)}, epoch = epoch - 1 WHERE id = {action}",
     )
 
 
-def test_p3_an_attempt_falls_by_one_when_it_does_not_count_and_no_further(db: Database):
+def test_p3_an_attempt_falls_by_one_when_it_does_not_count_and_no_further(db: Database) -> None:
     """Attempts are given back one at a time, and only while the action executes or returns."""
     action = db.bring_to(State.EXECUTING)
     db.refuses("agent_action.attempt", f"UPDATE agent_action SET attempt = attempt + 1 WHERE id = {action}")
@@ -198,7 +203,7 @@ def test_p3_an_attempt_falls_by_one_when_it_does_not_count_and_no_further(db: Da
     db.refuses("attempt", f"UPDATE agent_action SET attempt = attempt + 1 WHERE id = {action}")
 
 
-def test_p3_a_claim_names_its_owner_and_has_a_lease(db: Database):
+def test_p3_a_claim_names_its_owner_and_has_a_lease(db: Database) -> None:
     """A claim by nobody, or for ever, is refused."""
     action = db.insert()
     claim = "UPDATE agent_action SET state = 'EXECUTING', epoch = 1, attempt = 1, lease_owner = ?, lease_expires_at = ?"
@@ -208,7 +213,7 @@ def test_p3_a_claim_names_its_owner_and_has_a_lease(db: Database):
     assert db.state(action) == "EXECUTING"
 
 
-def test_p3_a_lease_that_has_not_ended_is_not_taken(db: Database):
+def test_p3_a_lease_that_has_not_ended_is_not_taken(db: Database) -> None:
     """An executing action is claimed again only after its lease."""
     action = db.insert()
     db.claim(action, FAR)
@@ -216,7 +221,7 @@ def test_p3_a_lease_that_has_not_ended_is_not_taken(db: Database):
 
 
 @pytest.mark.parametrize("state", [State.PROPOSED, State.ADMITTED])
-def test_p3_an_expired_action_is_neither_claimed_nor_admitted(db: Database, state: State):
+def test_p3_an_expired_action_is_neither_claimed_nor_admitted(db: Database, state: State) -> None:
     """What has expired can only be cancelled."""
     action = db.insert(state=state, expires_at=LONG_AGO)
     further = State.ADMITTED if state is State.PROPOSED else State.EXECUTING
@@ -224,7 +229,7 @@ def test_p3_an_expired_action_is_neither_claimed_nor_admitted(db: Database, stat
     db.end(action, State.CANCELLED)
 
 
-def test_an_end_by_hand_need_not_know_the_other_columns(db: Database):
+def test_an_end_by_hand_need_not_know_the_other_columns(db: Database) -> None:
     """The documented UPDATE of three columns ends an action completely."""
     action = db.insert("lane")
     behind = db.insert("lane")
@@ -235,7 +240,7 @@ def test_an_end_by_hand_need_not_know_the_other_columns(db: Database):
     assert db.heads("lane") == [behind]
 
 
-def test_p3_an_end_by_hand_leaves_no_head_and_no_lease(db: Database):
+def test_p3_an_end_by_hand_leaves_no_head_and_no_lease(db: Database) -> None:
     """An end that gives ended_at but forgets the head or the lease is refused."""
     action = db.insert("lane")
     db.claim(action)

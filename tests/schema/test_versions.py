@@ -21,7 +21,7 @@ def names(db: Database) -> list[tuple[str, str]]:
     return [(name, sql) for name, sql in db("SELECT name, sql FROM sqlite_master ORDER BY name")]
 
 
-def test_the_schema_applied_twice_is_harmless(db: Database):
+def test_the_schema_applied_twice_is_harmless(db: Database) -> None:
     """A second application changes nothing: no table, no trigger, no row."""
     action = db.insert("lane")
     before, rows = names(db), db.everything()
@@ -32,7 +32,7 @@ def test_the_schema_applied_twice_is_harmless(db: Database):
     assert db.heads("lane") == [action]
 
 
-def test_the_sqlite_shell_applies_the_schema(tmp_path: Path):
+def test_the_sqlite_shell_applies_the_schema(tmp_path: Path) -> None:
     """`sqlite3 app.db < schema.sql` makes a database that takes the documented INSERT."""
     shell = shutil.which("sqlite3")
     if shell is None:
@@ -47,7 +47,9 @@ def test_the_sqlite_shell_applies_the_schema(tmp_path: Path):
     connection.close()
 
 
-def test_the_loader_splits_the_schema_into_what_the_script_makes(open_plain: OpenPlain, tmp_path: Path, driver: Driver):
+def test_the_loader_splits_the_schema_into_what_the_script_makes(
+    open_plain: OpenPlain, tmp_path: Path, driver: Driver
+) -> None:
     """Applied statement by statement by the package, the schema is the same as applied by hand."""
     connection = driver.open(str(tmp_path / "loaded.db"), 1000, None)
     schema.migrate(connection)
@@ -56,7 +58,7 @@ def test_the_loader_splits_the_schema_into_what_the_script_makes(open_plain: Ope
     assert [tuple(row) for row in loaded] == names(open_plain(":memory:"))
 
 
-async def test_a_database_made_by_hand_is_opened(open_plain: OpenPlain, database: Path, driver: Driver):
+async def test_a_database_made_by_hand_is_opened(open_plain: OpenPlain, database: Path, driver: Driver) -> None:
     """Whoever applied schema.sql first, the library goes on with it."""
     made = open_plain(str(database))
     made.insert(idempotency_key="by hand")
@@ -87,7 +89,7 @@ def connection(database: Path, driver: Driver):
 VERSION = "SELECT version, readable_from FROM agent_action_schema"
 
 
-def test_an_older_schema_migrates_step_by_step(connection: Connection):
+def test_an_older_schema_migrates_step_by_step(connection: Connection) -> None:
     """Each step runs once, and the version tells how far it came."""
     schema.migrate(connection, [ADD_COLUMN], build=2)
     assert connection.execute(VERSION) == [(2, 1)]
@@ -97,7 +99,7 @@ def test_an_older_schema_migrates_step_by_step(connection: Connection):
     assert connection.execute("SELECT idempotency_key, colour FROM agent_action") == [("k", None)]
 
 
-def test_a_migration_that_crashes_half_way_leaves_the_old_schema(connection: Connection):
+def test_a_migration_that_crashes_half_way_leaves_the_old_schema(connection: Connection) -> None:
     """All steps are one transaction: a failure in the last undoes the first."""
 
     def crash(running: Connection) -> None:
@@ -112,21 +114,23 @@ def test_a_migration_that_crashes_half_way_leaves_the_old_schema(connection: Con
     assert connection.execute(VERSION) == [(1, 1)]
 
 
-def test_an_additive_migration_lets_older_builds_go_on(connection: Connection):
+def test_an_additive_migration_lets_older_builds_go_on(connection: Connection) -> None:
     """A build of schema 1 opens what an additive step made of its database, and changes nothing."""
     schema.migrate(connection, [ADD_COLUMN], build=2)
     schema.migrate(connection, [], build=1)
     assert connection.execute(VERSION) == [(2, 1)]
 
 
-def test_an_additive_migration_does_not_reopen_the_door_to_older_builds(connection: Connection):
+def test_an_additive_migration_does_not_reopen_the_door_to_older_builds(connection: Connection) -> None:
     """Once a step has shut out older builds, a later additive one does not let them in again."""
     schema.migrate(connection, [Migration(2, 2, ADD_COLUMN.apply)], build=2)
     schema.migrate(connection, [Migration(2, 2, ADD_COLUMN.apply), Migration(3, 1, REBUILD.apply)], build=3)
     assert connection.execute(VERSION) == [(3, 2)]
 
 
-async def test_a_newer_schema_that_is_readable_is_opened_and_left(connection: Connection, database: Path, driver: Driver):
+async def test_a_newer_schema_that_is_readable_is_opened_and_left(
+    connection: Connection, database: Path, driver: Driver
+) -> None:
     """readable_from decides, not the version."""
     connection.execute("UPDATE agent_action_schema SET version = 9, readable_from = 1")
     async with Outbox(SqliteStorage(database, driver)) as outbox:
@@ -137,7 +141,7 @@ async def test_a_newer_schema_that_is_readable_is_opened_and_left(connection: Co
 @pytest.mark.parametrize("mode", ["WAL", "DELETE"])
 async def test_a_newer_schema_that_is_not_readable_is_refused_untouched(
     open_plain: OpenPlain, database: Path, driver: Driver, mode: str
-):
+) -> None:
     """Both versions are named, and no byte of the file changes, in whichever journal mode it is."""
     newer = open_plain(str(database))
     newer.insert()

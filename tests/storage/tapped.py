@@ -18,7 +18,7 @@ class Tapped:
 
     def execute(self, sql: str, parameters: Sequence[Any] = ()) -> list[Row]:
         """Note the statement and run it, or fail."""
-        word = sql.split()[0].upper()
+        word = sql.split(maxsplit=1)[0].upper()
         self._heard.append(word)
         if self._fails.get(word):
             raise self._fails[word].pop(0)

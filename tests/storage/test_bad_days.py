@@ -42,7 +42,7 @@ def plain(path: Path, driver: Driver) -> Any:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX permissions")
-async def test_p12_new_files_are_their_owners_only(database: Path, driver: Driver):
+async def test_p12_new_files_are_their_owners_only(database: Path, driver: Driver) -> None:
     """Database, write-ahead log and shared memory, whatever the umask."""
     before = os.umask(0)
     try:
@@ -55,7 +55,7 @@ async def test_p12_new_files_are_their_owners_only(database: Path, driver: Drive
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX permissions")
-async def test_a_file_that_exists_keeps_its_permissions(database: Path, driver: Driver):
+async def test_a_file_that_exists_keeps_its_permissions(database: Path, driver: Driver) -> None:
     """The application decided about its own file."""
     database.touch(0o644)
     database.chmod(0o644)
@@ -64,13 +64,13 @@ async def test_a_file_that_exists_keeps_its_permissions(database: Path, driver: 
     assert stat.S_IMODE(database.stat().st_mode) == 0o644
 
 
-async def test_a_folder_that_is_not_there_is_said(tmp_path: Path, driver: Driver):
+async def test_a_folder_that_is_not_there_is_said(tmp_path: Path, driver: Driver) -> None:
     """The file is named without its path, and the reason given."""
     with pytest.raises(DatabaseUnavailable, match=r"app.db cannot be created \(No such file or directory\)"):
         await Outbox(SqliteStorage(tmp_path / "nowhere" / "app.db", driver)).open()
 
 
-async def test_a_file_that_is_no_database_is_said(database: Path, driver: Driver):
+async def test_a_file_that_is_no_database_is_said(database: Path, driver: Driver) -> None:
     """It is refused and left as it is."""
     database.write_bytes(b"this is a diary\n" * 100)
     with pytest.raises(StorageError):
@@ -79,14 +79,14 @@ async def test_a_file_that_is_no_database_is_said(database: Path, driver: Driver
 
 
 @pytest.mark.skipif(sys.platform == "win32" or os.geteuid() == 0, reason="root may write read-only files")
-async def test_a_read_only_file_is_said(database: Path, driver: Driver):
+async def test_a_read_only_file_is_said(database: Path, driver: Driver) -> None:
     """Opening says so; nothing is changed."""
     database.touch(0o400)
     with pytest.raises(StorageError):
         await Outbox(SqliteStorage(database, driver)).open()
 
 
-async def test_a_database_that_became_read_only_is_unavailable(database: Path, driver: Driver):
+async def test_a_database_that_became_read_only_is_unavailable(database: Path, driver: Driver) -> None:
     """Reads go on, writes are refused as unavailable, and nothing is stored half."""
     storage = SqliteStorage(database, driver)
     await storage.open()
@@ -112,14 +112,14 @@ async def test_a_database_that_became_read_only_is_unavailable(database: Path, d
         "sqlite:///app.db?mode=ro",
     ],
 )
-def test_a_url_that_names_no_file_is_refused(url: str):
+def test_a_url_that_names_no_file_is_refused(url: str) -> None:
     """The answer shows how one is written."""
     with pytest.raises(ConfigurationError, match=":///path"):
         open_storage(url)
 
 
 @pytest.mark.parametrize(("scheme", "copy"), [("sqlite", StdlibDriver), ("sqlite+apsw", ApswDriver)])
-def test_a_url_chooses_the_driver_and_the_file(scheme: str, copy: type):
+def test_a_url_chooses_the_driver_and_the_file(scheme: str, copy: type) -> None:
     """Three slashes are relative, four absolute, and escapes are read; the storage shows the same URL again."""
     storage = open_storage(f"{scheme}:////var/lib/my%20app.db")
     assert isinstance(storage, SqliteStorage)
@@ -133,7 +133,7 @@ def test_a_url_chooses_the_driver_and_the_file(scheme: str, copy: type):
 # --- locked, full ----------------------------------------------------------------------------------------------------
 
 
-async def test_a_locked_database_is_busy_after_the_timeout(database: Path, driver: Driver):
+async def test_a_locked_database_is_busy_after_the_timeout(database: Path, driver: Driver) -> None:
     """The caller waits as long as was set, gets the likely cause, and nothing is stored half."""
     storage = SqliteStorage(database, driver, busy_timeout=100)
     await storage.open()
@@ -155,7 +155,9 @@ async def test_a_locked_database_is_busy_after_the_timeout(database: Path, drive
     await storage.close()
 
 
-async def test_p9_a_full_database_takes_nothing_half_and_goes_on_when_there_is_room(database: Path, driver: Driver):
+async def test_p9_a_full_database_takes_nothing_half_and_goes_on_when_there_is_room(
+    database: Path, driver: Driver
+) -> None:
     """An enqueue of many, a claim, a fence and a settle: each is refused whole, and works later."""
     storage = SqliteStorage(database, driver)
     await storage.open()
@@ -177,7 +179,7 @@ async def test_p9_a_full_database_takes_nothing_half_and_goes_on_when_there_is_r
     await storage.close()
 
 
-async def test_a_full_database_costs_only_the_operations_that_need_room(database: Path, driver: Driver):
+async def test_a_full_database_costs_only_the_operations_that_need_room(database: Path, driver: Driver) -> None:
     """In one batch with a big enqueue, which rolls the whole transaction back, small changes are stored all the same."""
     storage = SqliteStorage(database, driver)
     await storage.open()
@@ -194,7 +196,7 @@ async def test_a_full_database_costs_only_the_operations_that_need_room(database
 # --- the wrong database ----------------------------------------------------------------------------------------------
 
 
-async def test_a_connection_to_another_database_is_refused(database: Path, driver: Driver, tmp_path: Path):
+async def test_a_connection_to_another_database_is_refused(database: Path, driver: Driver, tmp_path: Path) -> None:
     """The action would not commit with the caller's change."""
     async with Outbox(SqliteStorage(database, driver)) as outbox:
         async with Outbox(SqliteStorage(tmp_path / "other.db", driver)):
@@ -205,7 +207,7 @@ async def test_a_connection_to_another_database_is_refused(database: Path, drive
         other.close()
 
 
-async def test_a_connection_without_the_schema_is_refused(database: Path, driver: Driver, tmp_path: Path):
+async def test_a_connection_without_the_schema_is_refused(database: Path, driver: Driver, tmp_path: Path) -> None:
     """With what to do about it, also without an open outbox."""
     other = plain(tmp_path / "other.db", driver)
     with pytest.raises(NoSchema, match="open it with Outbox once, or apply schema.sql"):
@@ -217,7 +219,7 @@ async def test_a_connection_without_the_schema_is_refused(database: Path, driver
 
 
 @pytest.mark.parametrize("where", [":memory:", ""])
-def test_a_database_without_a_file_is_refused(driver: Driver, where: str):
+def test_a_database_without_a_file_is_refused(driver: Driver, where: str) -> None:
     """No executor could ever see its actions."""
     connection = apsw.Connection(where) if driver.copy == "apsw" else sqlite3.connect(where, isolation_level=None)
     script = (Path(__file__).parents[2] / "schema.sql").read_text(encoding="utf-8")
@@ -230,7 +232,7 @@ def test_a_database_without_a_file_is_refused(driver: Driver, where: str):
     connection.close()
 
 
-async def test_a_schema_without_its_version_is_refused(database: Path, driver: Driver):
+async def test_a_schema_without_its_version_is_refused(database: Path, driver: Driver) -> None:
     """A table that somebody emptied is no reason for a bare IndexError."""
     async with Outbox(SqliteStorage(database, driver)):
         pass
@@ -244,11 +246,13 @@ async def test_a_schema_without_its_version_is_refused(database: Path, driver: D
 # --- versions of SQLite ----------------------------------------------------------------------------------------------
 
 
-async def test_an_old_sqlite_is_refused(database: Path, driver: Driver):
+async def test_an_old_sqlite_is_refused(database: Path, driver: Driver) -> None:
     """With both versions named, and before there is a file."""
     tapped = TappedDriver(driver)
     tapped.as_version = (3, 37, 1)
-    with pytest.raises(UnsupportedSqlite, match=r"SQLite 3.37.1 \((stdlib|apsw)\) is too old: 3.37.2 or later is needed"):
+    with pytest.raises(
+        UnsupportedSqlite, match=r"SQLite 3.37.1 \((stdlib|apsw)\) is too old: 3.37.2 or later is needed"
+    ):
         await Outbox(SqliteStorage(database, tapped)).open()
     assert not database.exists()
 
@@ -270,7 +274,7 @@ async def test_an_old_sqlite_is_refused(database: Path, driver: Driver):
 )
 async def test_the_wal_reset_defect_is_warned_of(
     database: Path, driver: Driver, version: tuple[int, ...], defect: bool, caplog: pytest.LogCaptureFixture
-):
+) -> None:
     """For exactly the versions that have it, once at opening."""
     assert has_wal_reset_defect(version) is defect
     tapped = TappedDriver(driver)
@@ -283,7 +287,7 @@ async def test_the_wal_reset_defect_is_warned_of(
 # --- errors ----------------------------------------------------------------------------------------------------------
 
 
-async def test_p12_a_refusal_of_the_database_shows_no_value(storage: SqliteStorage):
+async def test_p12_a_refusal_of_the_database_shows_no_value(storage: SqliteStorage) -> None:
     """The message is the guard's, without payload, key or address."""
     with pytest.raises(ForbiddenByGuard) as refusal:
         await storage.enqueue([a_request("alice@example.com", workspace_id=None, payload={"to": "bob@example.com"})])
@@ -292,7 +296,7 @@ async def test_p12_a_refusal_of_the_database_shows_no_value(storage: SqliteStora
 
 
 @pytest.mark.parametrize("path", ["stdlib", "apsw"])
-def test_errors_of_others_are_not_taken_for_the_databases(path: str):
+def test_errors_of_others_are_not_taken_for_the_databases(path: str) -> None:
     """A mistake of ours or of the application's stays what it is."""
     assert storage_error(ValueError(path)) is None
     assert storage_error(MixedSqliteCopies(path)) is None
@@ -300,7 +304,7 @@ def test_errors_of_others_are_not_taken_for_the_databases(path: str):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX processes")
 @pytest.mark.parametrize("scheme", ["sqlite", "sqlite+apsw"])
-def test_a_program_that_forgets_to_close_still_ends(database: Path, scheme: str):
+def test_a_program_that_forgets_to_close_still_ends(database: Path, scheme: str) -> None:
     """No thread of an open outbox keeps the process alive."""
     program = (
         "import asyncio, sys\n"
@@ -313,7 +317,11 @@ def test_a_program_that_forgets_to_close_still_ends(database: Path, scheme: str)
         "asyncio.run(main())\n"
     )
     done = subprocess.run(  # noqa: S603 - our own program
-        [sys.executable, "-c", program, f"{scheme}:///{database}"], check=False, timeout=30, capture_output=True, text=True
+        [sys.executable, "-c", program, f"{scheme}:///{database}"],
+        check=False,
+        timeout=30,
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr
     connection = sqlite3.connect(database)
@@ -321,7 +329,7 @@ def test_a_program_that_forgets_to_close_still_ends(database: Path, scheme: str)
     connection.close()
 
 
-async def test_text_that_is_not_utf8_stalls_nobody(storage: SqliteStorage, database: Path, driver: Driver):
+async def test_text_that_is_not_utf8_stalls_nobody(storage: SqliteStorage, database: Path, driver: Driver) -> None:
     """A program in another language stored Latin-1 as text: its row must not keep every other one from being claimed."""
     await enqueue(storage, "good")
     connection = plain(database, driver)
@@ -334,7 +342,7 @@ async def test_text_that_is_not_utf8_stalls_nobody(storage: SqliteStorage, datab
     assert "good" in [held.action.idempotency_key for held in claimed]
 
 
-async def test_a_claim_on_a_new_database_finds_nothing(storage: SqliteStorage):
+async def test_a_claim_on_a_new_database_finds_nothing(storage: SqliteStorage) -> None:
     """An empty outbox is no error."""
     with pytest.raises(ValueError, match="not enough values"):
         await claim(storage)

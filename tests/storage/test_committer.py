@@ -84,7 +84,7 @@ async def bench(database: Path, driver: Driver, request: pytest.FixtureRequest) 
     made.between.close()
 
 
-async def test_operations_of_one_turn_share_one_commit(bench: Bench):
+async def test_operations_of_one_turn_share_one_commit(bench: Bench) -> None:
     """A hundred waiting writes cost one transaction, and each gets its own answer."""
     answers = await bench.all(*(write(f"w{n}") for n in range(100)), single=True)
     assert answers == [f"w{n}" for n in range(100)]
@@ -92,14 +92,14 @@ async def test_operations_of_one_turn_share_one_commit(bench: Bench):
     assert len(bench.words()) == 100
 
 
-async def test_an_answer_comes_after_its_commit(bench: Bench):
+async def test_an_answer_comes_after_its_commit(bench: Bench) -> None:
     """When submit returned, another connection sees what was written."""
     for n in range(5):
         await bench.committer.submit(write(f"w{n}"))
         assert bench.words()[-1] == f"w{n}"
 
 
-async def test_a_failing_single_statement_costs_nobody_else_anything(bench: Bench):
+async def test_a_failing_single_statement_costs_nobody_else_anything(bench: Bench) -> None:
     """It undoes itself; the others commit together with it."""
     first, second, third = await bench.all(write("a"), write("a"), write("b"), single=True)
     assert (first, third, bench.words()) == ("a", "b", ["a", "b"])
@@ -107,7 +107,7 @@ async def test_a_failing_single_statement_costs_nobody_else_anything(bench: Benc
     assert bench.heard.count("COMMIT") == 1
 
 
-async def test_an_operation_that_fails_half_way_makes_each_run_alone(bench: Bench):
+async def test_an_operation_that_fails_half_way_makes_each_run_alone(bench: Bench) -> None:
     """Nothing of it stays, everything of the others does, and it alone gets its error."""
     fault = RuntimeError("half way")
     a, bad, b = await bench.all(write_twice("a"), write_twice("bad", fault), write_twice("b"))
@@ -115,7 +115,7 @@ async def test_an_operation_that_fails_half_way_makes_each_run_alone(bench: Benc
     assert bad is fault
 
 
-async def test_an_operation_that_loses_the_transaction_makes_each_run_alone(bench: Bench):
+async def test_an_operation_that_loses_the_transaction_makes_each_run_alone(bench: Bench) -> None:
     """What ran before it in the batch is not lost with it, whatever it promised to be."""
     for single in (True, False):
         a, bad, b = await bench.all(write(f"a{single}"), roll_back, write(f"b{single}"), single=single)
@@ -124,7 +124,7 @@ async def test_an_operation_that_loses_the_transaction_makes_each_run_alone(benc
     assert bench.words() == ["aTrue", "bTrue", "aFalse", "bFalse"]
 
 
-async def test_a_commit_that_fails_is_answered_with_its_error(bench: Bench):
+async def test_a_commit_that_fails_is_answered_with_its_error(bench: Bench) -> None:
     """Each runs again alone; what cannot be committed then is told so, and is not stored."""
     full = sqlite3.OperationalError("database or disk is full")
     full.sqlite_errorcode = 13
@@ -134,7 +134,7 @@ async def test_a_commit_that_fails_is_answered_with_its_error(bench: Bench):
     assert (b, bench.words()) == ("b", ["b"])
 
 
-async def test_a_database_that_is_locked_answers_everybody(bench: Bench):
+async def test_a_database_that_is_locked_answers_everybody(bench: Bench) -> None:
     """After the busy timeout, with the likely cause; nothing is stored, and the next operation works."""
     bench.between.execute("BEGIN IMMEDIATE")
     answers = await bench.all(write("a"), write("b"))
@@ -145,7 +145,7 @@ async def test_a_database_that_is_locked_answers_everybody(bench: Bench):
     assert bench.words() == ["c"]
 
 
-async def test_stopping_commits_what_was_submitted(bench: Bench):
+async def test_stopping_commits_what_was_submitted(bench: Bench) -> None:
     """Nothing that was handed over is dropped; afterwards there is an error."""
     waiting = [asyncio.ensure_future(bench.committer.submit(write(f"w{n}"))) for n in range(3)]
     await asyncio.sleep(0)
@@ -155,7 +155,7 @@ async def test_stopping_commits_what_was_submitted(bench: Bench):
         await bench.committer.submit(write("late"))
 
 
-async def test_cancelling_a_waiter_does_not_cancel_its_operation(database: Path, driver: Driver):
+async def test_cancelling_a_waiter_does_not_cancel_its_operation(database: Path, driver: Driver) -> None:
     """What was submitted happens, and the others of its batch are answered."""
     bench = Bench(database, driver, ThreadRunner())
     bench.committer.start()
@@ -179,7 +179,7 @@ async def test_cancelling_a_waiter_does_not_cancel_its_operation(database: Path,
     bench.between.close()
 
 
-async def test_what_arrives_during_a_commit_shares_the_next(database: Path, driver: Driver):
+async def test_what_arrives_during_a_commit_shares_the_next(database: Path, driver: Driver) -> None:
     """While one batch is written, everything that comes in is collected for one more."""
     bench = Bench(database, driver, ThreadRunner())
     bench.committer.start()
@@ -206,7 +206,7 @@ async def test_what_arrives_during_a_commit_shares_the_next(database: Path, driv
 
 async def test_claims_fences_and_settles_in_flight_share_their_commits(
     database: Path, driver: Driver, clock: MovableClock, monkeypatch: pytest.MonkeyPatch
-):
+) -> None:
     """Fifty lanes, each fenced and settled, cost a few commits and not a hundred."""
     heard: list[str] = []
     opening = driver.open
@@ -225,7 +225,7 @@ async def test_claims_fences_and_settles_in_flight_share_their_commits(
     await storage.close()
 
 
-async def test_one_bad_enqueue_does_not_undo_the_others_of_its_batch(storage: SqliteStorage):
+async def test_one_bad_enqueue_does_not_undo_the_others_of_its_batch(storage: SqliteStorage) -> None:
     """Of requests that were committed together, only the refused one raises."""
     requests = [a_request("a"), a_request("b", workspace_id=None), a_request("c")]
     answers = await asyncio.gather(*(storage.enqueue([one]) for one in requests), return_exceptions=True)

@@ -57,7 +57,9 @@ NAMES = ["a", "b", "notice", "a.b", "a b", "it's", "größe", "a[0]", "$", ""]
 names = st.sampled_from(NAMES)
 paths = st.lists(names, min_size=1, max_size=2).map(tuple)
 scalars: st.SearchStrategy[str | int | bool] = st.one_of(
-    st.booleans(), st.sampled_from([0, 1, -1, 2, 2**53, 2**63 - 1]), st.sampled_from(["", "x", "y", "it's", "1", "true", "null", 'a"b', "ß", "\U0001f600"])
+    st.booleans(),
+    st.sampled_from([0, 1, -1, 2, 2**53, 2**63 - 1]),
+    st.sampled_from(["", "x", "y", "it's", "1", "true", "null", 'a"b', "ß", "\U0001f600"]),
 )
 values = st.lists(scalars, min_size=1, max_size=3).map(tuple)
 suffixes = st.lists(st.sampled_from(["send", "retract", "größe", "x'y"]), min_size=1, max_size=2).map(tuple)
@@ -80,11 +82,15 @@ payloads = st.dictionaries(
     ),
     max_size=4,
 )
-keys = st.sampled_from(["k:send", "send", "k:resend", "k:send:", "k:größe", "k:x'y", ":retract", "k:SEND", "\U0001f600:send"])
+keys = st.sampled_from(
+    ["k:send", "send", "k:resend", "k:send:", "k:größe", "k:x'y", ":retract", "k:SEND", "\U0001f600:send"]
+)
 
 
 @given(conditions, payloads, keys)
-def test_p11_the_sql_of_a_condition_agrees_with_its_python(condition: Condition, payload: dict[str, Any], key: str):
+def test_p11_the_sql_of_a_condition_agrees_with_its_python(
+    condition: Condition, payload: dict[str, Any], key: str
+) -> None:
     """For random trees of conditions over random payloads and keys, in both copies of SQLite."""
     expected = holds(condition, payload, key)
     assert in_sql(condition, payload, key) == [expected, expected]
@@ -92,27 +98,35 @@ def test_p11_the_sql_of_a_condition_agrees_with_its_python(condition: Condition,
 
 
 @given(st.dictionaries(st.sampled_from(["email", "post"]), conditions, max_size=2))
-def test_p11_a_condition_survives_the_table_of_executors(kinds: dict[str, Condition]):
+def test_p11_a_condition_survives_the_table_of_executors(kinds: dict[str, Condition]) -> None:
     """What an executor says that it serves is read back by another process as the same tree, types and all."""
     assert repr(_KINDS.validate_json(_KINDS.dump_json(kinds))) == repr(kinds)
 
 
 class Colour(StrEnum):
+    """Texts."""
+
     RED = "red"
     BLUE = "blue"
 
 
 class Level(IntEnum):
+    """Integers."""
+
     LOW = 1
     HIGH = 2
 
 
 class Plain(Enum):
+    """Neither of the two."""
+
     YES = "yes"
     NO = "no"
 
 
 class Line(BaseModel):
+    """A part of a payload."""
+
     colour: Colour
     text: str = ""
 
@@ -126,7 +140,7 @@ leaf_types = st.sampled_from(
         Literal[1, "x", True],
         Optional[Colour],  # noqa: UP045 - both spellings are declared by people
         Colour | None,
-        Literal["x"] | Literal["y"] | None,
+        Literal["x"] | Literal["y"] | None,  # noqa: PYI030 - people declare it so
         list[Colour],
         list[Line],
         list[list[Level]],
@@ -151,7 +165,9 @@ def models(draw: st.DrawFn) -> type[BaseModel]:
         fields[f"field{index}"] = (annotation, Field(alias=alias) if alias else Field())
     inner = create_model("Inner", **fields)
     return draw(
-        st.sampled_from([inner, create_model("Outer", inner=(inner, ...)), create_model("Outer", inners=(list[inner], ...))])  # type: ignore[valid-type]  # made at run time
+        st.sampled_from(
+            [inner, create_model("Outer", inner=(inner, ...)), create_model("Outer", inners=(list[inner], ...))]
+        )  # type: ignore[valid-type]  # made at run time
     )
 
 
@@ -159,15 +175,19 @@ json_values = st.recursive(
     st.sampled_from([None, True, False, 0, 1, 2, 3, 1.0, "x", "y", "z", "red", "blue", "green", "yes", "maybe", ""]),
     lambda inner: st.one_of(
         st.lists(inner, max_size=3),
-        st.dictionaries(st.sampled_from(["colour", "text", "field0", "field1", "alias0", "alias 1", "extra"]), inner, max_size=3),
+        st.dictionaries(
+            st.sampled_from(["colour", "text", "field0", "field1", "alias0", "alias 1", "extra"]), inner, max_size=3
+        ),
     ),
     max_leaves=5,
 )
-fields_of_payload = st.sampled_from(["field0", "field1", "field2", "alias0", "alias1", "alias 0", "alias 1", "alias2", "extra"])
+fields_of_payload = st.sampled_from(
+    ["field0", "field1", "field2", "alias0", "alias1", "alias 0", "alias 1", "alias2", "extra"]
+)
 
 
 @given(models(), st.dictionaries(fields_of_payload, json_values, max_size=4))
-def test_p11_a_declared_model_claims_what_it_decodes(model: type[BaseModel], fields: dict[str, Any]):
+def test_p11_a_declared_model_claims_what_it_decodes(model: type[BaseModel], fields: dict[str, Any]) -> None:
     """The SQL says of each payload what decoding says: what is claimed is read or is invalid, the rest is unknown."""
     variants: Variants[Any] = one(model)
     for payload in (fields, {"inner": fields}, {"inners": [fields, {}]}, {"inners": [fields, 7]}):
@@ -190,7 +210,7 @@ def _read_or_invalid(variants: Variants[Any], payload: Any) -> None:
 
 
 @given(models(), st.data())
-def test_p11_what_a_model_accepts_at_enqueue_it_also_claims(model: type[BaseModel], data: st.DataObject):
+def test_p11_what_a_model_accepts_at_enqueue_it_also_claims(model: type[BaseModel], data: st.DataObject) -> None:
     """Nothing is stored that the same build would then leave alone for ever."""
     variants: Variants[Any] = one(model)
     payload = data.draw(st.dictionaries(fields_of_payload, json_values, max_size=4))
@@ -204,17 +224,17 @@ def test_p11_what_a_model_accepts_at_enqueue_it_also_claims(model: type[BaseMode
 
 
 class Receipt(BaseModel):
+    """One variant."""
+
     notice: Literal["receipt"]
     order: int
 
 
 class Reminder(BaseModel):
+    """A model of two tags."""
+
     notice: Literal["reminder", "last_reminder"]
     colour: Colour = Colour.RED
-
-
-class Renamed(BaseModel):
-    kind_of: Literal["renamed"] = Field(alias="notice")
 
 
 CASES: list[tuple[Variants[Any], dict[str, Any], bool]] = [
@@ -243,17 +263,21 @@ CASES: list[tuple[Variants[Any], dict[str, Any], bool]] = [
 
 
 @pytest.mark.parametrize(("variants", "payload", "known"), CASES)
-def test_p11_a_variant_is_known_or_not(variants: Variants[Any], payload: dict[str, Any], known: bool):
+def test_p11_a_variant_is_known_or_not(variants: Variants[Any], payload: dict[str, Any], known: bool) -> None:
     """Tags, nested and listed enums, optional fields: absent is known, another value is not."""
     assert holds(variants.condition, payload, "k") is known
     assert in_sql(variants.condition, payload) == [known, known]
 
 
 class Node(BaseModel):
+    """Contains itself."""
+
     children: list["Node"] = []
 
 
 class Typed(TypedDict):
+    """What only looks like a model."""
+
     colour: Colour
 
 
@@ -272,20 +296,20 @@ REFUSED: list[tuple[Any, str]] = [
     (lambda: tagged(Line), "is not a model with a field 'notice'"),
     (lambda: tagged(Receipt | Line), "is not a model with a field 'notice'"),
     (lambda: tagged(create_model("M", notice=(str, ...))), "must be a Literal"),
-    (lambda: key_suffix(), "one or more names"),
+    (key_suffix, "one or more names"),
     (lambda: key_suffix("a:b"), "without ':'"),
     (lambda: key_suffix("send", payload=Node), "contains itself"),
 ]
 
 
 @pytest.mark.parametrize(("declare", "because"), REFUSED, ids=[because for _, because in REFUSED])
-def test_p11_what_cannot_become_one_condition_is_refused_when_declared(declare: Any, because: str):
+def test_p11_what_cannot_become_one_condition_is_refused_when_declared(declare: Any, because: str) -> None:
     """Not at the first claim in production."""
     with pytest.raises(TypeError, match=because):
         declare()
 
 
-def test_a_key_that_selects_no_variant_is_refused_at_enqueue():
+def test_a_key_that_selects_no_variant_is_refused_at_enqueue() -> None:
     """It would be stored and never claimed."""
     variants = key_suffix("send", "retract")
     variants.require_key("feedback:7:send")
@@ -293,7 +317,7 @@ def test_a_key_that_selects_no_variant_is_refused_at_enqueue():
         variants.require_key("feedback:7:resend")
 
 
-def test_an_unknown_field_is_refused_at_enqueue_and_ignored_at_claim():
+def test_an_unknown_field_is_refused_at_enqueue_and_ignored_at_claim() -> None:
     """A newer build's optional field does not stop an older one from carrying the action out."""
     variants = one(Line)
     with pytest.raises(InvalidPayload, match="later"):
@@ -301,7 +325,7 @@ def test_an_unknown_field_is_refused_at_enqueue_and_ignored_at_claim():
     assert variants.decode('{"colour": "red", "later": 1}', "k") == Line(colour=Colour.RED)
 
 
-def test_p12_an_invalid_payload_names_the_field_and_not_the_value():
+def test_p12_an_invalid_payload_names_the_field_and_not_the_value() -> None:
     """Neither at enqueue nor at claim."""
     variants = one(create_model("M", to=(int, ...)))
     for refuse in (

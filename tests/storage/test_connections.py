@@ -73,16 +73,32 @@ async def of_sqlite3(path: Path) -> AsyncIterator[Caller]:
 @asynccontextmanager
 async def of_sqlite3_autocommit(path: Path) -> AsyncIterator[Caller]:
     raw = sqlite3.connect(path, isolation_level=None)
-    raw.row_factory = lambda cursor, row: {column[0]: value for column, value in zip(cursor.description, row, strict=True)}
-    yield Caller(raw, _later(raw.execute, "BEGIN IMMEDIATE"), _later(raw.execute), _later(raw.execute, "COMMIT"), _later(raw.execute, "ROLLBACK"))
+    raw.row_factory = lambda cursor, row: {
+        column[0]: value for column, value in zip(cursor.description, row, strict=True)
+    }
+    yield Caller(
+        raw,
+        _later(raw.execute, "BEGIN IMMEDIATE"),
+        _later(raw.execute),
+        _later(raw.execute, "COMMIT"),
+        _later(raw.execute, "ROLLBACK"),
+    )
     raw.close()
 
 
 @asynccontextmanager
 async def of_apsw(path: Path) -> AsyncIterator[Caller]:
     raw = apsw.Connection(str(path))
-    raw.row_trace = lambda cursor, row: {column[0]: value for column, value in zip(cursor.get_description(), row, strict=True)}
-    yield Caller(raw, _later(raw.execute, "BEGIN IMMEDIATE"), _later(raw.execute), _later(raw.execute, "COMMIT"), _later(raw.execute, "ROLLBACK"))
+    raw.row_trace = lambda cursor, row: {
+        column[0]: value for column, value in zip(cursor.get_description(), row, strict=True)
+    }
+    yield Caller(
+        raw,
+        _later(raw.execute, "BEGIN IMMEDIATE"),
+        _later(raw.execute),
+        _later(raw.execute, "COMMIT"),
+        _later(raw.execute, "ROLLBACK"),
+    )
     raw.close()
 
 
@@ -109,7 +125,13 @@ async def of_sqlalchemy_connection(path: Path) -> AsyncIterator[Caller]:
 async def of_sqlalchemy_session(path: Path) -> AsyncIterator[Caller]:
     engine = sqlalchemy.create_engine(f"sqlite:///{path}")
     with Session(engine) as raw:
-        yield Caller(raw, _of_itself, _later(lambda sql: raw.execute(sqlalchemy.text(sql))), _later(raw.commit), _later(raw.rollback))
+        yield Caller(
+            raw,
+            _of_itself,
+            _later(lambda sql: raw.execute(sqlalchemy.text(sql))),
+            _later(raw.commit),
+            _later(raw.rollback),
+        )
     engine.dispose()
 
 
@@ -203,7 +225,7 @@ async def world(request: pytest.FixtureRequest, database: Path) -> AsyncIterator
 ORDER = "INSERT INTO orders (id) VALUES (42)"
 
 
-async def test_p1_an_enqueue_is_committed_with_the_callers_change(world: World):
+async def test_p1_an_enqueue_is_committed_with_the_callers_change(world: World) -> None:
     """Before the caller's commit nobody sees it; after it both are there."""
     await world.caller.begin()
     await world.caller.execute(ORDER)
@@ -214,7 +236,7 @@ async def test_p1_an_enqueue_is_committed_with_the_callers_change(world: World):
     assert (await world.committed(), await world.orders()) == ({"k"}, 1)
 
 
-async def test_p1_an_enqueue_is_rolled_back_with_the_callers_change(world: World):
+async def test_p1_an_enqueue_is_rolled_back_with_the_callers_change(world: World) -> None:
     """Neither of the two is there afterwards, and the key is free."""
     await world.caller.begin()
     await world.caller.execute(ORDER)
@@ -224,7 +246,7 @@ async def test_p1_an_enqueue_is_rolled_back_with_the_callers_change(world: World
     assert (await world.outbox.enqueue(a_request("k"))).created
 
 
-async def test_p1_the_first_statement_of_a_transaction_may_be_the_enqueue(world: World):
+async def test_p1_the_first_statement_of_a_transaction_may_be_the_enqueue(world: World) -> None:
     """Nothing is committed for the caller, also when the library begins its transaction by itself."""
     await world.caller.begin()
     await world.outbox.enqueue(a_request("k"), connection=world.caller.connection)
@@ -233,7 +255,7 @@ async def test_p1_the_first_statement_of_a_transaction_may_be_the_enqueue(world:
     assert await world.committed() == set()
 
 
-async def test_p1_an_enqueue_inside_a_savepoint_goes_with_it(world: World):
+async def test_p1_an_enqueue_inside_a_savepoint_goes_with_it(world: World) -> None:
     """A savepoint of the caller's that is undone undoes the enqueue, and what came before it stays."""
     await world.caller.begin()
     await world.caller.execute(ORDER)
@@ -246,7 +268,7 @@ async def test_p1_an_enqueue_inside_a_savepoint_goes_with_it(world: World):
     assert (await world.committed(), await world.orders()) == ({"kept"}, 1)
 
 
-async def test_p1_many_are_enqueued_in_the_callers_transaction(world: World):
+async def test_p1_many_are_enqueued_in_the_callers_transaction(world: World) -> None:
     """All of them wait for the one commit."""
     await world.caller.begin()
     requests = [a_request(f"k{n}", "lane") for n in range(3)]
@@ -256,7 +278,7 @@ async def test_p1_many_are_enqueued_in_the_callers_transaction(world: World):
     assert await world.committed() == {"k0", "k1", "k2"}
 
 
-async def test_p2_a_repeat_on_the_callers_connection_finds_the_first(world: World):
+async def test_p2_a_repeat_on_the_callers_connection_finds_the_first(world: World) -> None:
     """Committed or of the same transaction."""
     await world.caller.begin()
     await world.outbox.enqueue(a_request("old"), connection=world.caller.connection)
@@ -269,7 +291,7 @@ async def test_p2_a_repeat_on_the_callers_connection_finds_the_first(world: Worl
     await world.caller.rollback()
 
 
-async def test_a_refused_enqueue_leaves_the_callers_transaction_open(world: World):
+async def test_a_refused_enqueue_leaves_the_callers_transaction_open(world: World) -> None:
     """What the caller wrote before can still be committed."""
     await world.caller.begin()
     await world.caller.execute(ORDER)
@@ -282,8 +304,8 @@ async def test_a_refused_enqueue_leaves_the_callers_transaction_open(world: Worl
     assert (await world.committed(), await world.orders()) == ({"k"}, 1)
 
 
-async def test_reads_on_the_callers_connection_see_its_transaction(world: World):
-    """get and lane show what is not committed yet, whatever row factory the connection has."""
+async def test_reads_on_the_callers_connection_see_its_transaction(world: World) -> None:
+    """Reads by id, key and lane show what is not committed yet, whatever row factory the connection has."""
     await world.caller.begin()
     answer = await world.outbox.enqueue(a_request("k", "lane"), connection=world.caller.connection)
     by_id = await world.outbox.get(answer.id, connection=world.caller.connection)
@@ -296,7 +318,7 @@ async def test_reads_on_the_callers_connection_see_its_transaction(world: World)
     await world.caller.rollback()
 
 
-async def test_p1_a_withdrawal_on_the_callers_connection_goes_with_its_transaction(world: World):
+async def test_p1_a_withdrawal_on_the_callers_connection_goes_with_its_transaction(world: World) -> None:
     """Undone with it, committed with it."""
     answer = await world.outbox.enqueue(a_request("k"))
     for end, state in ((world.caller.rollback, State.ADMITTED), (world.caller.commit, State.CANCELLED)):
@@ -311,7 +333,7 @@ async def test_p1_a_withdrawal_on_the_callers_connection_goes_with_its_transacti
         await world.outbox.withdraw(answer.id, connection=world.caller.connection)
 
 
-async def test_a_supersede_on_the_callers_connection_goes_with_its_transaction(world: World):
+async def test_a_supersede_on_the_callers_connection_goes_with_its_transaction(world: World) -> None:
     """What it ended is open again after a rollback."""
     await world.outbox.enqueue(a_request("old", "lane"))
     await world.caller.begin()
@@ -321,7 +343,7 @@ async def test_a_supersede_on_the_callers_connection_goes_with_its_transaction(w
     assert [action.idempotency_key for action in await world.outbox.lane("lane")] == ["old"]
 
 
-async def test_a_lane_that_runs_is_refused_on_the_callers_connection(world: World):
+async def test_a_lane_that_runs_is_refused_on_the_callers_connection(world: World) -> None:
     """And the caller's transaction goes on."""
     await world.outbox.enqueue(a_request("running", "lane"))
     await claim(world.outbox.storage)
@@ -335,7 +357,7 @@ async def test_a_lane_that_runs_is_refused_on_the_callers_connection(world: Worl
     assert await world.orders() == 1
 
 
-async def test_an_enqueue_beside_an_own_open_transaction_names_the_likely_cause(world: World):
+async def test_an_enqueue_beside_an_own_open_transaction_names_the_likely_cause(world: World) -> None:
     """Who forgets `connection=` is told so, instead of waiting for ever."""
     await world.caller.begin()
     await world.caller.execute(ORDER)
@@ -345,7 +367,7 @@ async def test_an_enqueue_beside_an_own_open_transaction_names_the_likely_cause(
 
 
 @pytest.mark.parametrize("name", SYNCHRONOUS)
-async def test_p1_enqueue_sync_goes_with_the_callers_transaction(database: Path, name: str):
+async def test_p1_enqueue_sync_goes_with_the_callers_transaction(database: Path, name: str) -> None:
     """It needs no open outbox, and commits nothing."""
     async with AsyncExitStack() as stack:
         world = await _world(stack, database, name)
@@ -359,21 +381,21 @@ async def test_p1_enqueue_sync_goes_with_the_callers_transaction(database: Path,
             assert ("k" in await world.committed(), await world.orders() == 1) == (expected, expected)
 
 
-def test_an_unknown_connection_is_refused_by_its_type(database: Path):
+def test_an_unknown_connection_is_refused_by_its_type(database: Path) -> None:
     """The answer says what is known."""
     for strange in (object(), database, None, 7):
         with pytest.raises(UnsupportedConnection, match="is not known; give sqlite3, aiosqlite, apsw"):
             enqueue_sync(a_request(), strange)
 
 
-async def test_an_async_connection_needs_the_async_door(database: Path):
+async def test_an_async_connection_needs_the_async_door(database: Path) -> None:
     """enqueue_sync cannot await, and says so."""
     async with Outbox(SqliteStorage(database, StdlibDriver())), aiosqlite.connect(database) as connection:
         with pytest.raises(UnsupportedConnection, match="aiosqlite"):
             enqueue_sync(a_request(), connection)
 
 
-def test_another_database_of_sqlalchemy_is_refused():
+def test_another_database_of_sqlalchemy_is_refused() -> None:
     """A dialect that is not SQLite is named."""
 
     class Elsewhere:
@@ -387,7 +409,7 @@ def test_another_database_of_sqlalchemy_is_refused():
     engine.dispose()
 
 
-async def test_an_invalid_request_touches_no_connection(database: Path):
+async def test_an_invalid_request_touches_no_connection(database: Path) -> None:
     """A payload that its adapter refuses never reaches the caller's transaction."""
     async with Outbox(SqliteStorage(database, StdlibDriver()), [an_adapter()]) as outbox:
         with pytest.raises(InvalidRequest, match="payload: notice"):
@@ -395,14 +417,20 @@ async def test_an_invalid_request_touches_no_connection(database: Path):
 
 
 @pytest.mark.parametrize("name", ["sqlite3 autocommit", "apsw", "aiosqlite", "SQLAlchemy Connection"])
-async def test_prepare_sets_what_is_recommended(database: Path, name: str):
+async def test_prepare_sets_what_is_recommended(database: Path, name: str) -> None:
     """Durable commits, patience, delete triggers for REPLACE, and no checkpoints beside the executor's."""
     async with EVERY[name](database) as caller:
         if name == "aiosqlite":
             await prepare_async(caller.connection)
         else:
             prepare(caller.connection)
-        wanted = {"journal_mode": "wal", "synchronous": 2, "recursive_triggers": 1, "wal_autocheckpoint": 0, "busy_timeout": 5000}
+        wanted = {
+            "journal_mode": "wal",
+            "synchronous": 2,
+            "recursive_triggers": 1,
+            "wal_autocheckpoint": 0,
+            "busy_timeout": 5000,
+        }
         for pragma, value in wanted.items():
             if name == "aiosqlite":
                 rows = await caller.connection.execute_fetchall(f"PRAGMA {pragma}")
@@ -413,7 +441,7 @@ async def test_prepare_sets_what_is_recommended(database: Path, name: str):
             assert next(iter(rows[0].values() if isinstance(rows[0], dict) else tuple(rows[0]))) == value, pragma
 
 
-async def test_sqlalchemy_through_apsw_is_refused(database: Path):
+async def test_sqlalchemy_through_apsw_is_refused(database: Path) -> None:
     """Two copies would be in play, whatever the outbox uses."""
 
     class Pool:

@@ -34,19 +34,21 @@ def open_plain(path: Path, driver: Driver) -> sqlite3.Connection | apsw.Connecti
     return apsw.Connection(str(path)) if driver.copy == "apsw" else sqlite3.connect(path)
 
 
-async def test_an_outbox_is_not_opened_beside_the_applications_other_copy(file: Path, driver: Driver):
+async def test_an_outbox_is_not_opened_beside_the_applications_other_copy(file: Path, driver: Driver) -> None:
     """The application's own connection of the other library is noticed before the file is touched."""
     connection = open_plain(file, other_than(driver))
     connection.execute("SELECT * FROM agent_action").fetchall()
     outbox = Outbox(SqliteStorage(file, driver))
-    with pytest.raises(MixedSqliteCopies, match="two copies of SQLite in one process silently lose each other's file locks"):
+    with pytest.raises(
+        MixedSqliteCopies, match="two copies of SQLite in one process silently lose each other's file locks"
+    ):
         await outbox.open()
     connection.close()
     async with outbox:
         assert await outbox.get(key="k") is None
 
 
-async def test_an_outbox_is_opened_beside_the_applications_same_copy(file: Path, driver: Driver):
+async def test_an_outbox_is_opened_beside_the_applications_same_copy(file: Path, driver: Driver) -> None:
     """One library for both is how it is meant."""
     connection = open_plain(file, driver)
     connection.execute("SELECT * FROM agent_action").fetchall()
@@ -59,7 +61,7 @@ async def test_an_outbox_is_opened_beside_the_applications_same_copy(file: Path,
     connection.close()
 
 
-async def test_two_outboxes_of_one_file_use_one_copy(file: Path, driver: Driver):
+async def test_two_outboxes_of_one_file_use_one_copy(file: Path, driver: Driver) -> None:
     """A second outbox through the other copy is refused while the first is open, and welcome afterwards."""
     first, second = SqliteStorage(file, driver), Outbox(SqliteStorage(file, other_than(driver)))
     async with Outbox(first):
@@ -69,7 +71,7 @@ async def test_two_outboxes_of_one_file_use_one_copy(file: Path, driver: Driver)
         assert await second.get(key="k") is None
 
 
-async def test_a_file_is_known_by_what_it_is_and_not_by_its_name(file: Path, driver: Driver):
+async def test_a_file_is_known_by_what_it_is_and_not_by_its_name(file: Path, driver: Driver) -> None:
     """A symbolic or hard link is the same file."""
     symbolic, hard = file.parent / "symbolic.db", file.parent / "hard.db"
     symbolic.symlink_to(file)
@@ -80,7 +82,7 @@ async def test_a_file_is_known_by_what_it_is_and_not_by_its_name(file: Path, dri
                 await Outbox(SqliteStorage(link, other_than(driver))).open()
 
 
-async def test_a_callers_connection_of_the_other_copy_is_refused(file: Path, driver: Driver):
+async def test_a_callers_connection_of_the_other_copy_is_refused(file: Path, driver: Driver) -> None:
     """Before anything runs on it: the enqueue would be the thing that loses the locks."""
     async with Outbox(SqliteStorage(file, driver)) as outbox:
         connection = open_plain(file, other_than(driver))
@@ -94,14 +96,14 @@ async def test_a_callers_connection_of_the_other_copy_is_refused(file: Path, dri
         assert await outbox.get(key="order:1:receipt") is None
 
 
-async def test_an_aiosqlite_connection_is_refused_by_an_outbox_on_apsw(file: Path):
-    """aiosqlite is the standard library's copy."""
+async def test_an_aiosqlite_connection_is_refused_by_an_outbox_on_apsw(file: Path) -> None:
+    """Since aiosqlite is the standard library's copy."""
     async with Outbox(SqliteStorage(file, ApswDriver())) as outbox, aiosqlite.connect(file) as connection:
         with pytest.raises(MixedSqliteCopies):
             await outbox.enqueue(a_request(), connection=connection)
 
 
-async def test_enqueue_sync_needs_no_outbox_and_then_knows_of_none(file: Path, driver: Driver):
+async def test_enqueue_sync_needs_no_outbox_and_then_knows_of_none(file: Path, driver: Driver) -> None:
     """Without an open outbox either copy may be used: there is nothing to mix with."""
     for one in (driver, other_than(driver)):
         connection = open_plain(file, one)
@@ -113,7 +115,7 @@ async def test_enqueue_sync_needs_no_outbox_and_then_knows_of_none(file: Path, d
         assert [await outbox.get(key=f"k:{copy}") is not None for copy in ("stdlib", "apsw")] == [True, True]
 
 
-async def test_an_outbox_that_was_closed_twice_is_counted_once(file: Path, driver: Driver):
+async def test_an_outbox_that_was_closed_twice_is_counted_once(file: Path, driver: Driver) -> None:
     """Closing again does not make a later mixture invisible."""
     outbox = Outbox(SqliteStorage(file, driver))
     await outbox.open()
@@ -126,7 +128,7 @@ async def test_an_outbox_that_was_closed_twice_is_counted_once(file: Path, drive
         connection.close()
 
 
-async def test_a_file_that_was_deleted_under_an_outbox_leaves_no_trace(file: Path, driver: Driver):
+async def test_a_file_that_was_deleted_under_an_outbox_leaves_no_trace(file: Path, driver: Driver) -> None:
     """Its place on the disk may be the next file's, which has nothing to do with it."""
     before = dict(+copies._opened)
     outbox = Outbox(SqliteStorage(file, driver))
@@ -137,7 +139,7 @@ async def test_a_file_that_was_deleted_under_an_outbox_leaves_no_trace(file: Pat
     assert dict(+copies._opened) == before
 
 
-async def test_an_outbox_that_could_not_be_opened_is_not_counted(file: Path, driver: Driver):
+async def test_an_outbox_that_could_not_be_opened_is_not_counted(file: Path, driver: Driver) -> None:
     """A refusal leaves nothing behind that would refuse the next one."""
     connection = open_plain(file, driver)
     with pytest.raises(MixedSqliteCopies):
@@ -180,10 +182,14 @@ PROGRAM = textwrap.dedent(
 
 @pytest.mark.parametrize("scheme", ["sqlite", "sqlite+apsw"])
 @pytest.mark.parametrize("first", ["application", "outbox"])
-def test_a_program_that_mixes_copies_is_told_so(file: Path, scheme: str, first: str):
+def test_a_program_that_mixes_copies_is_told_so(file: Path, scheme: str, first: str) -> None:
     """A whole program, in a process of its own: whichever side comes first, nothing is enqueued and it is explained."""
     done = subprocess.run(  # noqa: S603 - our own program
-        [sys.executable, "-c", PROGRAM, scheme, str(file), first], capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-c", PROGRAM, scheme, str(file), first],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
     )
     assert done.returncode == 3, done.stderr
     assert "Open the outbox with sqlite" in done.stdout
@@ -192,10 +198,14 @@ def test_a_program_that_mixes_copies_is_told_so(file: Path, scheme: str, first: 
     connection.close()
 
 
-async def test_looking_for_the_other_copy_opens_no_file(file: Path, driver: Driver, monkeypatch: pytest.MonkeyPatch):
+async def test_looking_for_the_other_copy_opens_no_file(
+    file: Path, driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Even an open and a close of the file in this process would drop its locks."""
     opened: list[object] = []
     real_open = os.open
-    monkeypatch.setattr(os, "open", lambda path, *rest, **named: (opened.append(path), real_open(path, *rest, **named))[1])
+    monkeypatch.setattr(
+        os, "open", lambda path, *rest, **named: (opened.append(path), real_open(path, *rest, **named))[1]
+    )
     copies.require_same_copy(file, driver.copy)
     assert str(file) not in [str(path) for path in opened]

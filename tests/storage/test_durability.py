@@ -24,7 +24,7 @@ from tests.storage.tapped import Tapped, TappedDriver
 FULL = 2
 
 
-async def test_p7_every_connection_of_ours_syncs_each_commit(database: Path, driver: Driver):
+async def test_p7_every_connection_of_ours_syncs_each_commit(database: Path, driver: Driver) -> None:
     """synchronous=FULL in WAL mode, full barriers, and no checkpoint but our own."""
     connection = driver.open(str(database), 1000, None)
     wanted = {
@@ -41,7 +41,7 @@ async def test_p7_every_connection_of_ours_syncs_each_commit(database: Path, dri
 
 async def test_p7_the_fence_is_committed_before_begin_write_returns(
     database: Path, driver: Driver, clock: MovableClock, monkeypatch: pytest.MonkeyPatch
-):
+) -> None:
     """The writer's COMMIT has come back when the answer is given, in a transaction that holds the fence."""
     order: list[str] = []
 
@@ -67,7 +67,7 @@ async def test_p7_the_fence_is_committed_before_begin_write_returns(
     await storage.close()
 
 
-async def test_p7_a_fence_whose_commit_failed_is_no_fence(database: Path, driver: Driver, clock: MovableClock):
+async def test_p7_a_fence_whose_commit_failed_is_no_fence(database: Path, driver: Driver, clock: MovableClock) -> None:
     """begin_write raises, so that the provider is not called, and nothing is stored."""
     tapped = TappedDriver(driver)
     storage = SqliteStorage(database, tapped, on_connect=clock.register)
@@ -86,7 +86,7 @@ async def test_p7_a_fence_whose_commit_failed_is_no_fence(database: Path, driver
     await storage.close()
 
 
-def test_p7_a_fence_survives_the_loss_of_everything_that_was_not_synced(tmp_path: Path):
+def test_p7_a_fence_survives_the_loss_of_everything_that_was_not_synced(tmp_path: Path) -> None:
     """A disk that keeps only what was synced still has the fence when begin_write returned.
 
     apsw's VFS notes each sync; the copy that is opened afterwards holds of every file what was in it at its last sync.
@@ -140,13 +140,15 @@ def test_p7_a_fence_survives_the_loss_of_everything_that_was_not_synced(tmp_path
     written_at = asyncio.run(story())
     vfs.unregister()
     survivor = apsw.Connection(str(tmp_path / "after" / "app.db"))
-    assert survivor.execute("SELECT state, write_started_at FROM agent_action").fetchall() == [("EXECUTING", written_at)]
+    assert survivor.execute("SELECT state, write_started_at FROM agent_action").fetchall() == [
+        ("EXECUTING", written_at)
+    ]
     survivor.close()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL is a POSIX signal")
 @pytest.mark.parametrize("scheme", ["sqlite", "sqlite+apsw"])
-def test_p7_a_fence_survives_sigkill(tmp_path: Path, scheme: str):
+def test_p7_a_fence_survives_sigkill(tmp_path: Path, scheme: str) -> None:
     """The process is killed the moment begin_write returned; the fence is there for whoever comes next."""
     program = textwrap.dedent(
         """

@@ -72,7 +72,9 @@ def counted(database: Path, driver: Driver) -> Iterator[Counted]:
     connection = driver.open(str(database), 1000, None)
     migrate(connection)
     connection.execute("PRAGMA synchronous = OFF")
-    connection.execute("INSERT INTO agent_action_kind (kind, delivery, has_ended_hook) VALUES ('email', 'reads_back', 0)")
+    connection.execute(
+        "INSERT INTO agent_action_kind (kind, delivery, has_ended_hook) VALUES ('email', 'reads_back', 0)"
+    )
     made = Counted(connection)
     yield made
     made.close()
@@ -137,7 +139,9 @@ def kind(limit: int = DUE) -> Served:
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=[shape.__name__ for shape in SHAPES])
-def test_p15_a_claim_costs_the_same_in_front_of_any_backlog(counted: Counted, shape: Callable[[Counted, int], None]):
+def test_p15_a_claim_costs_the_same_in_front_of_any_backlog(
+    counted: Counted, shape: Callable[[Counted, int], None]
+) -> None:
     """Eighty times as much of anything changes the steps of a claim by less than a quarter."""
     due_heads(counted)
     shape(counted, SMALL)
@@ -154,7 +158,7 @@ def test_p15_a_claim_costs_the_same_in_front_of_any_backlog(counted: Counted, sh
 @pytest.mark.parametrize("what", ["settle", "enqueue", "fence", "next_due"])
 def test_p15_the_rest_of_an_actions_life_costs_the_same(
     counted: Counted, shape: Callable[[Counted, int], None], what: str
-):
+) -> None:
     """Fence, settle, enqueue and the question for the next due moment, in front of any backlog."""
     costs = []
     for count in (SMALL, LARGE):
@@ -186,13 +190,15 @@ def _once(sql: str) -> Steps[None]:
     yield sql, ()
 
 
-def test_p15_an_enqueue_at_the_end_of_a_long_lane_costs_the_same(counted: Counted):
+def test_p15_an_enqueue_at_the_end_of_a_long_lane_costs_the_same(counted: Counted) -> None:
     """So does an end that hands such a lane on, and an erasure of its head."""
     costs = []
     for count in (SMALL, LARGE):
         counted.inner.execute("DELETE FROM agent_action")
         one_long_lane(counted, count)
-        insert = "INSERT INTO agent_action (kind, idempotency_key, payload, lane_key) VALUES ('email', 'new', '{}', 'long')"
+        insert = (
+            "INSERT INTO agent_action (kind, idempotency_key, payload, lane_key) VALUES ('email', 'new', '{}', 'long')"
+        )
         cancel = (
             "UPDATE agent_action SET state = 'CANCELLED', stop_reason = 'WITHDRAWN', payload = NULL "
             "WHERE lane_key = 'long' AND is_head = 1 AND idempotency_key = 'long:1'"
@@ -219,7 +225,9 @@ TABLES = ("agent_action", "agent_action_attempt", "agent_action_ended", "action"
 
 
 @pytest.mark.parametrize(("name", "steps", "indexes"), STATEMENTS, ids=[name for name, _, _ in STATEMENTS])
-def test_p15_every_part_uses_its_index(counted: Counted, name: str, steps: Callable[[], Steps[Any]], indexes: set[str]):
+def test_p15_every_part_uses_its_index(
+    counted: Counted, name: str, steps: Callable[[], Steps[Any]], indexes: set[str]
+) -> None:
     """No statement walks the table of actions, with statistics and without."""
     for statistics in (False, True):
         if statistics:
@@ -231,7 +239,7 @@ def test_p15_every_part_uses_its_index(counted: Counted, name: str, steps: Calla
         _require_indexes(counted, name, indexes)
 
 
-def test_p15_a_reap_uses_its_indexes(counted: Counted):
+def test_p15_a_reap_uses_its_indexes(counted: Counted) -> None:
     """Expiry and lost leases are found without a walk, and so are owed hooks."""
     for work in (
         lambda: settling.reap(counted, [kind()], "one", {}, 100),
@@ -261,7 +269,7 @@ def _require_indexes(counted: Counted, name: str, indexes: set[str]) -> None:
     assert indexes <= used, (name, lines)
 
 
-def test_p15_the_leases_of_a_reap_cost_the_same_beside_any_backlog(counted: Counted):
+def test_p15_the_leases_of_a_reap_cost_the_same_beside_any_backlog(counted: Counted) -> None:
     """A reaper that finds nothing costs next to nothing, however many wait, run or have ended."""
     costs = []
     for count in (SMALL, LARGE):
@@ -274,7 +282,7 @@ def test_p15_the_leases_of_a_reap_cost_the_same_beside_any_backlog(counted: Coun
     assert costs[1] <= costs[0] * 1.25 + 5, costs
 
 
-def test_p15_a_sweep_that_finds_nothing_costs_the_same(counted: Counted):
+def test_p15_a_sweep_that_finds_nothing_costs_the_same(counted: Counted) -> None:
     """What ended is looked at by age: the youngest millions are not touched."""
     costs = []
     for count in (SMALL, LARGE):
@@ -288,7 +296,7 @@ def test_p15_a_sweep_that_finds_nothing_costs_the_same(counted: Counted):
 
 
 @pytest.mark.parametrize("weather", ["paused_by = 'ann'", f"cooling_until = {NOW} + {HOUR}"], ids=["paused", "cooling"])
-def test_p15_a_kind_at_rest_costs_the_same_whatever_waits(counted: Counted, weather: str):
+def test_p15_a_kind_at_rest_costs_the_same_whatever_waits(counted: Counted, weather: str) -> None:
     """A claim, and the question for the next due moment, do not walk the backlog of a kind that rests."""
     counted.inner.execute(f"UPDATE agent_action_kind SET {weather}")
     costs = []

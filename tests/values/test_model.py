@@ -10,7 +10,7 @@ from edgeoutbox import ActionRequest, InvalidRequest
 from edgeoutbox.model import MAX_PAYLOAD_BYTES, milliseconds
 from edgeoutbox.testing.conformance.story import a_request
 
-SECRET = "s3cret-alice@example.com"
+SECRET = "s3cret-alice@example.com"  # noqa: S105 - it stands for one
 
 BAD: list[tuple[str, Any]] = [
     ("kind", ""),
@@ -59,7 +59,7 @@ BAD: list[tuple[str, Any]] = [
 
 
 @pytest.mark.parametrize(("field", "value"), BAD, ids=[f"{field}-{index}" for index, (field, _) in enumerate(BAD)])
-def test_p12_a_bad_field_is_named_and_its_value_is_not_shown(field: str, value: Any):
+def test_p12_a_bad_field_is_named_and_its_value_is_not_shown(field: str, value: Any) -> None:
     """Every mistake is an InvalidRequest that says which field and which rule."""
     values: dict[str, Any] = {"kind": "email", "idempotency_key": "k", "payload": {}, field: value}
     with pytest.raises(InvalidRequest) as refusal:
@@ -71,13 +71,13 @@ def test_p12_a_bad_field_is_named_and_its_value_is_not_shown(field: str, value: 
     assert refusal.value.__suppress_context__
 
 
-def test_a_missing_field_is_named():
+def test_a_missing_field_is_named() -> None:
     """Kind, key and payload must be given."""
     with pytest.raises(InvalidRequest, match=r"kind: .*; idempotency_key: .*; payload: "):
         ActionRequest()
 
 
-def test_the_largest_request_is_accepted():
+def test_the_largest_request_is_accepted() -> None:
     """The limits are inside: 64 letters, 512 characters of any script, 256 KiB of UTF-8."""
     payload = {"a": "ß" * ((MAX_PAYLOAD_BYTES - 8) // 2)}
     request = ActionRequest(kind="k" * 64, idempotency_key="\U0001f600" * 512, lane_key="l" * 512, payload=payload)
@@ -86,7 +86,7 @@ def test_the_largest_request_is_accepted():
         ActionRequest(kind="k", idempotency_key="k", payload={"a": "x" * (MAX_PAYLOAD_BYTES - 7)})
 
 
-def test_a_moment_is_a_datetime_with_a_time_zone_or_milliseconds():
+def test_a_moment_is_a_datetime_with_a_time_zone_or_milliseconds() -> None:
     """The same moment in any zone is the same number."""
     moment = datetime(2026, 3, 1, 12, 0, 0, 123_000, tzinfo=UTC)
     east = moment.astimezone(timezone(timedelta(hours=9)))
@@ -94,7 +94,7 @@ def test_a_moment_is_a_datetime_with_a_time_zone_or_milliseconds():
     assert a_request(due_at=1_772_366_400_123).due_at == 1_772_366_400_123
 
 
-def test_a_model_is_stored_by_its_aliases():
+def test_a_model_is_stored_by_its_aliases() -> None:
     """What the adapter of the kind will read."""
 
     class Message(BaseModel):
@@ -103,14 +103,14 @@ def test_a_model_is_stored_by_its_aliases():
     assert a_request(payload=Message.model_validate({"from": "a"})).payload_text == '{"from":"a"}'
 
 
-def test_a_request_is_frozen():
+def test_a_request_is_frozen() -> None:
     """What was digested is what is stored."""
     request = a_request()
     with pytest.raises(Exception, match="frozen"):
         request.kind = "post"
 
 
-def test_p12_an_action_shows_neither_payload_nor_subject():
+def test_p12_an_action_shows_neither_payload_nor_subject() -> None:
     """Its repr goes into logs."""
     request = a_request(payload={"to": SECRET}, subject_account_id=SECRET)
     assert request.payload_text.count("s3cret") == 1

@@ -1,4 +1,4 @@
-"""From what an adapter said, and what is known of its fence, to the write that ends the attempt: the table, row by row."""
+"""From what an adapter said, and what is known of its fence, to the write that ends the attempt: row by row."""
 
 import itertools
 import json
@@ -93,11 +93,31 @@ TABLE: list[Row] = [
     # An exception, a time-out, a cancellation: before the fence a retry, after it doubt
     *((mishap, delivery, "", False, ADMITTED, True, True) for mishap in MISHAPS for delivery in Delivery),
     *((mishap, delivery, "", True, EXHAUSTED, True, True) for mishap in MISHAPS for delivery in Delivery),
-    *((mishap, ONCE, fence, last, BROKEN, False, True) for mishap in MISHAPS for fence in ("own", "inherited", "own inherited") for last in (False, True)),
-    *((mishap, kind, fence, False, EXECUTING, False, True) for mishap in MISHAPS for kind in (BACK, REPEAT) for fence in ("own", "inherited")),
-    *((mishap, kind, fence, True, UNREAD, False, True) for mishap in MISHAPS for kind in (BACK, REPEAT) for fence in ("own", "inherited")),
+    *(
+        (mishap, ONCE, fence, last, BROKEN, False, True)
+        for mishap in MISHAPS
+        for fence in ("own", "inherited", "own inherited")
+        for last in (False, True)
+    ),
+    *(
+        (mishap, kind, fence, False, EXECUTING, False, True)
+        for mishap in MISHAPS
+        for kind in (BACK, REPEAT)
+        for fence in ("own", "inherited")
+    ),
+    *(
+        (mishap, kind, fence, True, UNREAD, False, True)
+        for mishap in MISHAPS
+        for kind in (BACK, REPEAT)
+        for fence in ("own", "inherited")
+    ),
     # The database could not store the fence, or the executor was stopped: before the fence the attempt is given back
-    *((given, delivery, "", last, ADMITTED, True, False) for given in GIVEN_BACK for delivery in Delivery for last in (False, True)),
+    *(
+        (given, delivery, "", last, ADMITTED, True, False)
+        for given in GIVEN_BACK
+        for delivery in Delivery
+        for last in (False, True)
+    ),
     *((given, ONCE, "own", False, BROKEN, False, True) for given in GIVEN_BACK),
     *((given, ONCE, "inherited", False, BROKEN, False, True) for given in GIVEN_BACK),
     *((given, BACK, "own", False, EXECUTING, False, True) for given in GIVEN_BACK),
@@ -111,7 +131,9 @@ TABLE: list[Row] = [
 ]
 
 
-@pytest.mark.parametrize(("outcome", "delivery", "fence", "last", "end", "clears", "counts"), TABLE, ids=lambda value: str(value)[:40])
+@pytest.mark.parametrize(
+    ("outcome", "delivery", "fence", "last", "end", "clears", "counts"), TABLE, ids=lambda value: str(value)[:40]
+)
 def test_each_row_of_the_table(
     outcome: Outcome,
     delivery: Delivery,
@@ -120,7 +142,7 @@ def test_each_row_of_the_table(
     end: tuple[State, StopReason | None],
     clears: bool,
     counts: bool,
-):
+) -> None:
     """An outcome under a fence of some kind ends in a state, for a reason, with or without its fence."""
     verdict = settle(outcome, facts(delivery, fence, last=last))
     assert end_of(verdict.settlement) == end
@@ -132,7 +154,12 @@ def test_each_row_of_the_table(
 
 # Whoever lets FenceRefused rise abandons; what the refusal was decides.
 REFUSALS: list[tuple[Refusal, Delivery, str, bool, tuple[State, StopReason | None] | None]] = [
-    *((Refusal.NOT_HELD, delivery, fence, last, None) for delivery in Delivery for fence in ("", "own", "inherited") for last in (False, True)),
+    *(
+        (Refusal.NOT_HELD, delivery, fence, last, None)
+        for delivery in Delivery
+        for fence in ("", "own", "inherited")
+        for last in (False, True)
+    ),
     *((Refusal.EXPIRED, delivery, "", last, EXPIRED) for delivery in Delivery for last in (False, True)),
     (Refusal.EXPIRED, ONCE, "own", False, BROKEN),
     (Refusal.EXPIRED, BACK, "inherited", False, EXECUTING),
@@ -148,7 +175,7 @@ REFUSALS: list[tuple[Refusal, Delivery, str, bool, tuple[State, StopReason | Non
 @pytest.mark.parametrize(("refusal", "delivery", "fence", "last", "end"), REFUSALS)
 def test_p6_a_refused_fence_means_what_refused_it(
     refusal: Refusal, delivery: Delivery, fence: str, last: bool, end: tuple[State, StopReason | None] | None
-):
+) -> None:
     """Another holder: nothing is written. Expired or too late: by whether an earlier write may exist."""
     assert end_of(settle(Abandoned(), facts(delivery, fence, last=last, refusal=refusal)).settlement) == end
 
@@ -165,7 +192,7 @@ MISUSES: list[tuple[Outcome, Delivery, str, tuple[State, StopReason | None], str
 @pytest.mark.parametrize(("outcome", "delivery", "fence", "end", "misuse"), MISUSES)
 def test_p9_a_result_that_should_not_be_is_recorded_all_the_same(
     outcome: Outcome, delivery: Delivery, fence: str, end: tuple[State, StopReason | None], misuse: str
-):
+) -> None:
     """What the adapter said is kept, towards the safe side, and the adapter's mistake is told."""
     verdict = settle(outcome, facts(delivery, fence))
     assert end_of(verdict.settlement) == end
@@ -173,7 +200,7 @@ def test_p9_a_result_that_should_not_be_is_recorded_all_the_same(
     assert misuse in verdict.misuse
 
 
-def test_an_abandonment_that_nobody_asked_for_is_an_error_of_the_adapter():
+def test_an_abandonment_that_nobody_asked_for_is_an_error_of_the_adapter() -> None:
     """Left alone, the action would be held as long as the executor lives; after a fence it is in doubt."""
     before, after = settle(Abandoned(), facts()), settle(Abandoned(), facts(ONCE, "own"))
     assert (end_of(before.settlement), end_of(after.settlement)) == (ADMITTED, BROKEN)
@@ -190,7 +217,7 @@ EVERYTHING = list(
 )
 
 
-def test_p8_doubt_never_becomes_a_second_send():
+def test_p8_doubt_never_becomes_a_second_send() -> None:
     """In every combination: an inherited fence is cleared only by an explicit Retry, and never while it executes."""
     for outcome, delivery, fence, last, refusal in EVERYTHING:
         verdict = settle(outcome, facts(delivery, fence, last=last, refusal=refusal))
@@ -211,7 +238,7 @@ def test_p8_doubt_never_becomes_a_second_send():
                 assert isinstance(outcome, Defer)
 
 
-def test_p3_every_settlement_is_one_that_the_database_takes():
+def test_p3_every_settlement_is_one_that_the_database_takes() -> None:
     """In every combination: the stop reason belongs to the state, an open action has none, and the wait is sane."""
     for outcome, delivery, fence, last, refusal in EVERYTHING:
         settlement = settle(outcome, facts(delivery, fence, last=last, refusal=refusal)).settlement
@@ -226,22 +253,29 @@ def test_p3_every_settlement_is_one_that_the_database_takes():
         json.loads(settlement.evidence)
 
 
-def test_no_attempt_is_left_open_on_the_last_one():
+def test_no_attempt_is_left_open_on_the_last_one() -> None:
     """After the last attempt only what does not count, or waits to be read back for nothing, stays open."""
-    for outcome, delivery, fence, refusal in itertools.product(OUTCOMES, Delivery, ("", "own", "inherited"), (None, *Refusal)):
+    for outcome, delivery, fence, refusal in itertools.product(
+        OUTCOMES, Delivery, ("", "own", "inherited"), (None, *Refusal)
+    ):
         settlement = settle(outcome, facts(delivery, fence, last=True, refusal=refusal)).settlement
         if settlement is not None and not settlement.state.ended:
             assert not settlement.counts, (outcome, delivery, fence)
 
 
-@pytest.mark.parametrize(("wait", "milliseconds"), [(0.0, 0), (1.5, 1500), (-3.0, 0), (1e12, 366 * 86_400_000), (float("inf"), 366 * 86_400_000)])
-@pytest.mark.parametrize("make", [lambda wait: Retry("busy", wait), lambda wait: Defer("busy", wait)], ids=["retry", "defer"])
-def test_a_wait_is_bounded(make: Callable[[float], Outcome], wait: float, milliseconds: int):
+@pytest.mark.parametrize(
+    ("wait", "milliseconds"),
+    [(0.0, 0), (1.5, 1500), (-3.0, 0), (1e12, 366 * 86_400_000), (float("inf"), 366 * 86_400_000)],
+)
+@pytest.mark.parametrize(
+    "make", [lambda wait: Retry("busy", wait), lambda wait: Defer("busy", wait)], ids=["retry", "defer"]
+)
+def test_a_wait_is_bounded(make: Callable[[float], Outcome], wait: float, milliseconds: int) -> None:
     """Neither negative nor longer than a year, whatever a provider asked for."""
     assert settled(make(wait), facts()).wait == milliseconds
 
 
-def test_a_deferral_of_the_kind_cools_it():
+def test_a_deferral_of_the_kind_cools_it() -> None:
     """For its own wait, or for a long one; one of the action cools nothing."""
     assert settled(Defer("limit", 30.0, scope="kind"), facts()).cools == "wait"
     assert settled(Defer("limit", 30.0, scope="kind"), facts()).wait == 30_000
@@ -250,20 +284,20 @@ def test_a_deferral_of_the_kind_cools_it():
 
 
 @given(st.integers(min_value=1, max_value=10_000))
-def test_a_backoff_grows_threefold_to_four_hours(attempt: int):
+def test_a_backoff_grows_threefold_to_four_hours(attempt: int) -> None:
     """Full jitter below the bound, for any number of attempts."""
     assert 0.0 <= backoff(attempt) <= min(4 * 3600.0, 10.0 * 3.0 ** min(attempt - 1, 50))
 
 
 @pytest.mark.parametrize("evidence", [{"a": object()}, {"a": float("nan")}, {"a": "x" * 5000}, {1: {2: {3}}}])
-def test_p9_evidence_that_cannot_be_stored_does_not_cost_the_result(evidence: Any):
+def test_p9_evidence_that_cannot_be_stored_does_not_cost_the_result(evidence: Any) -> None:
     """It is dropped, and the log says that it was."""
     settlement = settled(Done("ref", evidence=evidence), facts(fence="own"))
     assert settlement.state is State.DONE
     assert "dropped" in json.loads(settlement.evidence)
 
 
-def test_evidence_and_reasons_are_kept():
+def test_evidence_and_reasons_are_kept() -> None:
     """Small evidence whole; a reason is cut to what a line holds."""
     settlement = settled(Uncertain("r" * 500, evidence={"code": 250, "text": "ß"}), facts(fence="own"))
     assert json.loads(settlement.evidence) == {"code": 250, "text": "ß"}
@@ -271,20 +305,20 @@ def test_evidence_and_reasons_are_kept():
     assert settlement.last_error == settlement.reason
 
 
-def test_p12_an_exception_leaves_only_its_type():
+def test_p12_an_exception_leaves_only_its_type() -> None:
     """Its message could hold anything."""
     settlement = settled(Interrupted(Interruption.ERROR, "ValueError"), facts())
     assert settlement.last_error == "an exception (ValueError)"
 
 
 @pytest.mark.parametrize("make", [Failed, Cancelled])
-def test_a_stop_reason_of_another_state_is_refused_when_the_result_is_made(make: Any):
+def test_a_stop_reason_of_another_state_is_refused_when_the_result_is_made(make: Any) -> None:
     """The mistake is the adapter's, and is told where it is made."""
     with pytest.raises(ValueError, match="choose one of"):
         make(StopReason.CONFIRMED, "no")
 
 
-def test_a_verdict_is_a_value():
+def test_a_verdict_is_a_value() -> None:
     """Nothing here reads a clock or keeps state: with a given wait, the same facts give the same verdict."""
     assert settle(Retry("busy", 1.0), facts()) == settle(Retry("busy", 1.0), facts())
     assert isinstance(settle(Retry("busy", 1.0), facts()), Verdict)

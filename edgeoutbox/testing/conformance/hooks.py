@@ -43,6 +43,7 @@ class Heard:
         self._fails = fails
 
     async def __call__(self, action: EndedAction, tx: Transaction) -> None:
+        """Remember, enqueue a follow-up, and raise if it is time to."""
         self.actions.append(action)
         await tx.enqueue(a_request(f"follow-up:{action.id}:{len(self.actions)}", kind="post"))
         if len(self.actions) <= self._fails:

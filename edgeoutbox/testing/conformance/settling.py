@@ -113,15 +113,6 @@ class Settling(Topic):
         assert (await read(storage, uncertain.id)).write_started_at == uncertain.claimed_at
         assert (await read(storage, failed.id)).write_started_at is None
 
-    async def test_a_reference_is_kept_when_a_later_settlement_has_none(
-        self, storage: Storage, clock: MovableClock
-    ) -> None:
-        """What the provider told once is not lost."""
-        await declare(storage, delivery=Delivery.READS_BACK)
-        held = await started(storage)
-        await storage.settle(held, Settlement(State.DONE, "Done", StopReason.CONFIRMED, readback_ref="ref"))
-        assert (await read(storage, held.id)).readback_ref == "ref"
-
     async def test_p9_a_settlement_needs_no_live_lease(self, storage: Storage, clock: MovableClock) -> None:
         """A result that comes late is recorded, as long as nobody took the action."""
         held = await started(storage, fenced=True)
@@ -256,7 +247,7 @@ class Settling(Topic):
         assert (await read(storage, held.id)).state is State.ADMITTED
         assert (await storage.kinds())["email"].cooling_until == clock.milliseconds + MINUTE
 
-    async def test_a_fence_of_a_settled_attempt_stays_in_the_log(self, storage: Storage, clock: MovableClock) -> None:
+    async def test_a_fence_of_a_settled_attempt_stays_in_the_log(self, storage: Storage) -> None:
         """A proven retry clears the action's fence; the log still says that there was one."""
         held = await started(storage)
         fenced = await fence(storage, held)
