@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any, Literal, TypeVar
 
 from edgeoutbox.adapter import Adapter
+from edgeoutbox.errors import NotClaimable
 from edgeoutbox.executor import Executor
 from edgeoutbox.model import Action, ActionRequest, AttemptRecord, Backlog, Enqueued, Page
 from edgeoutbox.outbox import Outbox
@@ -109,8 +110,9 @@ class BlockingOutbox:
 
     def run_now(self, action_id: int) -> Action:
         """See `Executor.run_now`. Raises `NotClaimable` when this program was started without adapters."""
-        executor = self._executor or Executor(self._outbox)
-        return self._wait_for(executor.run_now(action_id))
+        if self._executor is None:
+            raise NotClaimable(self.why(action_id))
+        return self._wait_for(self._executor.run_now(action_id))
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, is_dataclass
 from enum import Enum
 from typing import Annotated, Any, Generic, Literal, TypeAlias, TypeVar, Union, get_args, get_origin
 
-from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, Field, PydanticUserError, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 from edgeoutbox.errors import InvalidPayload, InvalidRequest, UnknownVariant
@@ -107,11 +107,38 @@ class Variants(Generic[P]):
         try:
             return self.adapter.validate_python(payload, extra="ignore")
         except ValidationError as error:
-            msg = f"payload: {validation_message(error)}"
-            raise InvalidPayload(msg) from None
+            raise InvalidPayload(f"payload: {self._codes(error)}") from None
+
+    def _codes(self, error: ValidationError) -> str:
+        """Declared fields and codes of rules; what is logged holds no key of a mapping and no validator's message."""
+        declared = _declared(self.adapter)
+        found = []
+        for item in error.errors(include_url=False, include_input=False, include_context=False):
+            steps = [str(step) for step in item["loc"] if isinstance(step, int) or step in declared]
+            found.append(f"{'.'.join(steps) or 'a value'}: {item['type']}")
+        return "; ".join(found)
 
 
 M = TypeVar("M", bound=BaseModel)
+
+
+def _declared(adapter: TypeAdapter[Any]) -> set[str]:
+    """The names of every field that a type declares, at any depth."""
+    found: set[str] = set()
+
+    def walk(schema: Any) -> None:
+        if isinstance(schema, dict):
+            found.update(schema.get("properties", ()))
+            schema = list(schema.values())
+        if isinstance(schema, list):
+            for item in schema:
+                walk(item)
+
+    try:
+        walk(adapter.json_schema())
+    except PydanticUserError:
+        return set()  # a type that has no JSON schema: its fields go unnamed
+    return found
 
 
 def one(model: type[M]) -> Variants[M]:

@@ -12,12 +12,18 @@ async def drain(executor: Executor, clock: MovableClock) -> None:
     """Carry out every action that can be, moving the clock to each next due moment until none is left.
 
     Rows that this executor does not serve, paused kinds and proposals stay. Raises `RuntimeError` when an action defers
-    for the tenth time: it would never end.
+    for the tenth time, and when an ended hook goes on failing.
     """
     storage = executor.outbox.storage
     served = [executor.served(kind) for kind in executor.adapters]
+    attempts, fruitless = -1, 0
     while True:
         await executor.until_idle()
+        made = executor.metrics.total("action.attempts")
+        fruitless = fruitless + 1 if made == attempts else 0
+        attempts = made
+        if fruitless >= MOST_DEFERRALS:
+            raise RuntimeError("an ended hook fails again and again, or something is due that is never claimed")
         for state in (State.ADMITTED, State.EXECUTING):
             for action in await storage.list(Query(state=state, limit=10_000)):
                 # Each claim raises the epoch, and each attempt that counts the attempt: the rest were deferrals.

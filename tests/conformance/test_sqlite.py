@@ -55,7 +55,7 @@ class TestSqlite(StorageConformance):
     """Every promise of the storage protocol, on SQLite."""
 
     @pytest.fixture
-    async def backend(self, database: Path, driver: Driver) -> AsyncIterator[Backend]:  # type: ignore[override]  # a fixture that also closes
+    async def backend(self, database: Path, driver: Driver) -> AsyncIterator[Backend]:
         """A new file for each test and driver."""
         async with SqliteBackend(database, driver) as backend:
             yield backend

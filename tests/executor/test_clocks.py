@@ -31,9 +31,13 @@ async def step_clock(world: World, seconds: float, *executors: Executor) -> None
 
 
 @pytest.mark.usefixtures("_rare_upkeep")
-@pytest.mark.parametrize("steps", [(3600.0, -3600.0), (-3600.0, 3600.0), (-60.0, -60.0), (7200.0,), (-7200.0,)], ids=str)
+@pytest.mark.parametrize(
+    "steps", [(3600.0, -3600.0), (-3600.0, 3600.0), (-60.0, -60.0), (7200.0,), (-7200.0,)], ids=str
+)
 @pytest.mark.parametrize("fence", [True, False])
-async def test_the_clock_stepped_under_running_attempts_of_two_executors(world: World, steps: tuple[float, ...], fence: bool):
+async def test_the_clock_stepped_under_running_attempts_of_two_executors(
+    world: World, steps: tuple[float, ...], fence: bool
+) -> None:
     """However the clock is set, two executors that saw it leave each other's running attempts alone."""
     gate = asyncio.Event()
     adapters = [ScriptedAdapter(), ScriptedAdapter()]
@@ -60,7 +64,7 @@ async def test_the_clock_stepped_under_running_attempts_of_two_executors(world: 
 @pytest.mark.parametrize("newcomers_lease", [120.0, 30.0, 600.0])
 async def test_a_newcomer_after_the_clock_stepped_back_leaves_running_attempts_alone(
     world: World, step: float, newcomers_lease: float
-):
+) -> None:
     """An executor that starts after the step sees no drift; it may shorten leases from the future, but only once."""
     gate = asyncio.Event()
     adapter = ScriptedAdapter()
@@ -79,36 +83,32 @@ async def test_a_newcomer_after_the_clock_stepped_back_leaves_running_attempts_a
     assert outcome(await ended(outbox, asked.id)) == ("DONE", "CONFIRMED")
 
 
-async def test_a_lease_from_the_future_is_shortened_so_that_its_lane_goes_on(world: World):
+async def test_a_lease_from_the_future_is_shortened_so_that_its_lane_goes_on(world: World) -> None:
     """When its holder died and the clock stepped back a day, the lane does not wait a day for the lease."""
     producer = await world.outbox(ScriptedAdapter(delivery="writes_nothing"))
     asked = await producer.enqueue(request())
     [kind] = producer.adapters.values()
     served = producer.storage
-    world.sql(
-        "UPDATE agent_action SET state = 'EXECUTING', epoch = 1, attempt = 1, lease_owner = 'dead', lease_expires_at = ?",
-        world.clock.milliseconds + 120_000,
-    )
+    world.taken("dead", 120_000)
     assert sql_of(kind.kind.variants.condition) == "1"
     assert (await served.get(action_id=asked.id)) is not None
     world.clock.set_wall(-86_400.0)
     executor = await world.executor(producer)
     await executor.until_idle()
     assert 0 < lease_left(world, asked.id) <= 120.0
-    await world.passes(121.0)
+    for _ in range(13):
+        await world.passes(10.0)
+        await executor._upkeep.once()
     assert outcome(await ended(producer, asked.id)) == ("DONE", "CONFIRMED")
 
 
 @pytest.mark.usefixtures("_rare_upkeep")
-async def test_whoever_saw_the_clock_jump_takes_nothing_for_one_lease(world: World):
+async def test_whoever_saw_the_clock_jump_takes_nothing_for_one_lease(world: World) -> None:
     """A lost lease is left alone for as long as it could still be somebody's, and then taken."""
     adapter = ScriptedAdapter(lease=120.0)
     outbox, executor = await world.running(adapter)
     asked = await outbox.enqueue(request(due_at=world.clock.milliseconds + 10**8))
-    world.sql(
-        "UPDATE agent_action SET state = 'EXECUTING', epoch = 1, attempt = 1, lease_owner = 'other', lease_expires_at = ?",
-        world.clock.milliseconds + 120_000,
-    )
+    world.taken("other", 120_000)
     await step_clock(world, 3600.0, executor)
     await executor.until_idle()
     assert executor.leases_are_sure() is False
@@ -122,7 +122,7 @@ async def test_whoever_saw_the_clock_jump_takes_nothing_for_one_lease(world: Wor
 
 
 @pytest.mark.parametrize(("step", "suspicious"), [(0.9, False), (-0.9, False), (1.1, True), (-1.1, True)])
-def test_drift_is_a_step_of_over_a_second(step: float, suspicious: bool):
+def test_drift_is_a_step_of_over_a_second(step: float, suspicious: bool) -> None:
     """A clock that is slewed is no clock that was set."""
     clock = MovableClock()
     drift = Drift(clock, lease=120.0)
@@ -130,7 +130,7 @@ def test_drift_is_a_step_of_over_a_second(step: float, suspicious: bool):
     assert drift.suspicious() is suspicious
 
 
-async def test_slow_drift_adds_up(world: World):
+async def test_slow_drift_adds_up(world: World) -> None:
     """A clock that runs away in small steps is noticed when it has gone a second."""
     drift = Drift(world.clock, lease=60.0)
     seen = []
@@ -140,7 +140,7 @@ async def test_slow_drift_adds_up(world: World):
     assert seen == [False, False, False, False, True, True]
 
 
-async def test_two_executors_share_the_work_and_never_an_action(world: World):
+async def test_two_executors_share_the_work_and_never_an_action(world: World) -> None:
     """Sixty actions, two executors: each action is called once, by one of them, under epoch one."""
     adapters = [ScriptedAdapter(), ScriptedAdapter()]
     outbox, _ = await world.running(adapters[0])
@@ -153,8 +153,8 @@ async def test_two_executors_share_the_work_and_never_an_action(world: World):
     assert {call.epoch for call in calls} == {1}
 
 
-async def test_a_lost_lease_is_taken_by_another_executor_and_the_old_one_is_refused(world: World):
-    """Reclaimed in the middle of its attempt, the old executor's fence is refused and its settlement changes nothing."""
+async def test_a_lost_lease_is_taken_by_another_executor_and_the_old_one_is_refused(world: World) -> None:
+    """Reclaimed in the middle of its attempt, the old executor gets no fence and its settlement changes nothing."""
     gate = asyncio.Event()
     first, second = ScriptedAdapter(), ScriptedAdapter()
 
@@ -179,7 +179,7 @@ async def test_a_lost_lease_is_taken_by_another_executor_and_the_old_one_is_refu
     assert second.writes == ["a"]
 
 
-async def test_a_late_result_is_kept_in_the_log(world: World):
+async def test_a_late_result_is_kept_in_the_log(world: World) -> None:
     """A result that comes after another claim ended the action changes nothing, and its evidence is not lost."""
     gate = asyncio.Event()
     first, second = ScriptedAdapter(delivery="reads_back"), ScriptedAdapter(delivery="reads_back")
@@ -195,15 +195,21 @@ async def test_a_late_result_is_kept_in_the_log(world: World):
     gate.set()
     await until(lambda: one.metrics.total("action.attempts", recorded="false") == 1)
     late, early = await outbox.attempts(asked.id)
-    assert (late.recorded, late.result, late.readback_ref, dict(late.evidence)) == (False, "Done", "first", {"code": 250})
+    assert (late.recorded, late.result, late.readback_ref, dict(late.evidence)) == (
+        False,
+        "Done",
+        "first",
+        {"code": 250},
+    )
     assert (early.recorded, early.readback_ref) == (True, "second")
     assert (await the(outbox, asked.id)).readback_ref == "second"
 
 
-async def test_an_executor_never_takes_its_own_running_attempts(world: World):
+@pytest.mark.parametrize("delivery", ["at_most_once", "repeatable"])
+async def test_an_executor_never_takes_its_own_running_attempts(world: World, delivery: str) -> None:
     """An attempt that outlives its lease is not reclaimed, nor reaped, by the executor that runs it."""
     gate = asyncio.Event()
-    adapter = ScriptedAdapter(delivery="repeatable", lease=60.0, write_window=50.0)
+    adapter = ScriptedAdapter(delivery=delivery, lease=60.0, write_window=50.0)
     adapter.on("a", Step(gate=gate))
     outbox, executor = await world.running(adapter)
     asked = await outbox.enqueue(request())
@@ -218,8 +224,8 @@ async def test_an_executor_never_takes_its_own_running_attempts(world: World):
     assert len(adapter.calls) == 1
 
 
-async def test_a_kinds_concurrency_bounds_its_attempts(world: World):
-    """Never more attempts of a kind at once than its own bound, whatever the executor's is; another kind is not held."""
+async def test_a_kinds_concurrency_bounds_its_attempts(world: World) -> None:
+    """Never more attempts of a kind at once than its own bound allows; another kind is not held."""
     at_once, most = [0], [0]
 
     async def counted(_: Attempt[Any]) -> Result:
@@ -241,7 +247,7 @@ async def test_a_kinds_concurrency_bounds_its_attempts(world: World):
     assert most == [3]
 
 
-async def test_a_kinds_concurrency_also_bounds_what_is_reclaimed(world: World):
+async def test_a_kinds_concurrency_also_bounds_what_is_reclaimed(world: World) -> None:
     """Lost leases and due heads together stay within the kind's bound."""
     gate = asyncio.Event()
     adapter = ScriptedAdapter(concurrency=2, delivery="repeatable")
@@ -249,11 +255,7 @@ async def test_a_kinds_concurrency_also_bounds_what_is_reclaimed(world: World):
     for n in range(6):
         adapter.on(f"k{n}", Step(gate=gate))
     asked = await outbox.enqueue_many([request(f"k{n}") for n in range(6)])
-    world.sql(
-        "UPDATE agent_action SET state = 'EXECUTING', epoch = 1, attempt = 1, lease_owner = 'dead', lease_expires_at = ? "
-        "WHERE id <= 3",
-        world.clock.milliseconds - 1,
-    )
+    world.taken("dead", -1, "id <= 3")
     executor = await world.executor(outbox)
     await adapter.wait_for_calls("k0")
     await until(lambda: len(adapter.calls) >= 2)
@@ -264,7 +266,7 @@ async def test_a_kinds_concurrency_also_bounds_what_is_reclaimed(world: World):
     assert len(adapter.calls) == 6
 
 
-async def test_the_executors_concurrency_bounds_all_kinds_together(world: World):
+async def test_the_executors_concurrency_bounds_all_kinds_together(world: World) -> None:
     """`Executor(concurrency=2)` runs two attempts, however many kinds wait."""
     gate = asyncio.Event()
     adapters = [ScriptedAdapter(name) for name in ("one", "two", "three")]
@@ -281,7 +283,7 @@ async def test_the_executors_concurrency_bounds_all_kinds_together(world: World)
         await ended(outbox, one.id)
 
 
-async def test_until_idle_ignores_what_is_due_later(world: World):
+async def test_until_idle_ignores_what_is_due_later(world: World) -> None:
     """It returns when nothing is due, and drain goes on to what is due later."""
     adapter = ScriptedAdapter()
     outbox, executor = await world.running(adapter)

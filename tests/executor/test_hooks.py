@@ -20,7 +20,7 @@ def owed(world: World) -> list[tuple[Any, ...]]:
     return world.sql("SELECT action_id, tries FROM agent_action_ended")
 
 
-async def test_a_hook_moves_a_domain_row_in_the_ending_transaction(world: World):
+async def test_a_hook_moves_a_domain_row_in_the_ending_transaction(world: World) -> None:
     """The application's row and the end of the action become visible at the same commit."""
     seen: list[list[tuple[Any, ...]]] = []
 
@@ -39,7 +39,7 @@ async def test_a_hook_moves_a_domain_row_in_the_ending_transaction(world: World)
     assert owed(world) == []
 
 
-async def test_a_hook_that_raises_stays_owed_and_is_run_again(world: World, caplog: pytest.LogCaptureFixture):
+async def test_a_hook_that_raises_stays_owed_and_is_run_again(world: World, caplog: pytest.LogCaptureFixture) -> None:
     """Its changes are undone, the action has ended, the provider is not called again; the hook is, with backoff."""
     failing = [True]
 
@@ -144,7 +144,7 @@ BAD_HOOKS: dict[str, Body] = {
 
 
 @pytest.mark.parametrize("hook", BAD_HOOKS.values(), ids=BAD_HOOKS.keys())
-async def test_a_bad_hook_hurts_only_itself(world: World, hook: Body):
+async def test_a_bad_hook_hurts_only_itself(world: World, hook: Body) -> None:
     """Whatever a hook does, the result is recorded, its own changes are undone, it stays owed, and others go on."""
     outbox = await world.outbox(HookedAdapter(hook), ScriptedAdapter("other"))
     world.sql("CREATE TABLE heard (one INTEGER) STRICT")
@@ -164,7 +164,7 @@ async def test_a_bad_hook_hurts_only_itself(world: World, hook: Body):
 
 
 @pytest.mark.parametrize("sql", ["COMMIT", "SELECT 1; COMMIT", "/**/ROLLBACK"], ids=str)
-async def test_a_hook_that_hides_its_attempt_to_commit(world: World, sql: str):
+async def test_a_hook_that_hides_its_attempt_to_commit(world: World, sql: str) -> None:
     """A refused COMMIT whose error the hook swallows has done nothing: its other changes commit with the end."""
     outbox = await world.outbox(HookedAdapter(swallowing(sql)))
     world.sql("CREATE TABLE heard (one INTEGER) STRICT")
@@ -175,7 +175,7 @@ async def test_a_hook_that_hides_its_attempt_to_commit(world: World, sql: str):
     assert owed(world) == []
 
 
-async def test_a_semicolon_in_a_text_is_no_second_statement(world: World):
+async def test_a_semicolon_in_a_text_is_no_second_statement(world: World) -> None:
     """A hook may write any text, and end its statement with a semicolon and a comment."""
     texts = ["a; COMMIT", "it''s; -- fine", "/* ; */"]
 
@@ -190,7 +190,7 @@ async def test_a_semicolon_in_a_text_is_no_second_statement(world: World):
     assert [row[0] for row in world.sql("SELECT words FROM heard")] == [text.replace("''", "'") for text in texts]
 
 
-async def test_a_bad_owed_hook_stalls_no_other(world: World):
+async def test_a_bad_owed_hook_stalls_no_other(world: World) -> None:
     """Among owed hooks, one that takes the transaction down with it does not keep the others from running."""
     world_is_bad = [True]
 
@@ -215,7 +215,7 @@ async def test_a_bad_owed_hook_stalls_no_other(world: World):
     assert outcome(await ended(outbox, last.id)) == ("DONE", "CONFIRMED")
 
 
-async def test_a_bad_hook_does_not_keep_expired_actions_alive(world: World):
+async def test_a_bad_hook_does_not_keep_expired_actions_alive(world: World) -> None:
     """The reaper ends what expired although its hook takes the transaction down; the hook stays owed."""
 
     async def hook(action: EndedAction, tx: Transaction) -> None:
@@ -237,13 +237,16 @@ async def test_a_bad_hook_does_not_keep_expired_actions_alive(world: World):
     await until(lambda: [row[0] for row in owed(world)] == [bad.id])
 
 
-async def test_a_hook_enqueues_a_correction_in_the_same_lane(world: World):
+async def test_a_hook_enqueues_a_correction_in_the_same_lane(world: World) -> None:
     """The follow-up of a failure waits its turn behind what is in the lane already, and is carried out."""
 
     async def hook(action: EndedAction, tx: Transaction) -> None:
         if action.stop_reason is StopReason.REJECTED:
             follow_up = ActionRequest(
-                kind="scripted", idempotency_key=f"{action.idempotency_key}:correction", payload={}, lane_key=action.lane_key
+                kind="scripted",
+                idempotency_key=f"{action.idempotency_key}:correction",
+                payload={},
+                lane_key=action.lane_key,
             )
             await tx.enqueue(follow_up)
 
@@ -258,7 +261,7 @@ async def test_a_hook_enqueues_a_correction_in_the_same_lane(world: World):
     assert await outbox.lane("lane") == []
 
 
-async def test_a_hook_hears_every_end_whoever_ended_it(world: World):
+async def test_a_hook_hears_every_end_whoever_ended_it(world: World) -> None:
     """Attempt, expiry, reaper, refusal, withdrawal, supersede and plain SQL: each end is heard exactly once."""
     ends: dict[str, str] = {}
 
@@ -299,7 +302,7 @@ async def test_a_hook_hears_every_end_whoever_ended_it(world: World):
     }
 
 
-async def test_a_hook_is_not_called_between_attempts(world: World):
+async def test_a_hook_is_not_called_between_attempts(world: World) -> None:
     """A retry is no end."""
 
     async def hook(_: EndedAction, __: Transaction) -> None:
@@ -316,7 +319,7 @@ async def test_a_hook_is_not_called_between_attempts(world: World):
     assert len(adapter.heard) == 1
 
 
-async def test_forget_waits_for_an_owed_hook(world: World):
+async def test_forget_waits_for_an_owed_hook(world: World) -> None:
     """An action that is to be forgotten while its hook is owed goes once the hook ran; erasing does not wait."""
     failing = [True]
 
@@ -340,7 +343,7 @@ async def test_forget_waits_for_an_owed_hook(world: World):
     assert len(adapter.heard) == heard + 1
 
 
-async def test_the_hook_of_another_build_is_left_owed(world: World):
+async def test_the_hook_of_another_build_is_left_owed(world: World) -> None:
     """An executor without the kind's adapter does not run its hook; one that has it does."""
 
     async def hook(_: EndedAction, __: Transaction) -> None:
@@ -359,12 +362,12 @@ async def test_the_hook_of_another_build_is_left_owed(world: World):
     assert len(hooked.heard) == 1
 
 
-def test_both_drivers_are_here(world: World):
+def test_both_drivers_are_here(world: World) -> None:
     """A second statement in one execute is the trap of apsw alone, so both drivers must be among the worlds."""
     assert (world.driver is ApswDriver) == ("apsw" in world.url)
 
 
-async def test_a_slow_gate_in_the_adapter_does_not_hold_hooks(world: World):
+async def test_a_slow_gate_in_the_adapter_does_not_hold_hooks(world: World) -> None:
     """Hooks run while other attempts of the kind are still at the provider."""
     gate = asyncio.Event()
 

@@ -25,7 +25,7 @@ async def cooling(world: World) -> float:
     return 0.0 if until_when is None else (int(until_when) - world.clock.milliseconds) / 1000
 
 
-async def test_a_cooling_kind_holds_every_process(world: World):
+async def test_a_cooling_kind_holds_every_process(world: World) -> None:
     """`Defer(scope="kind")` in one executor keeps all of them from claiming the kind, and no other kind."""
     adapters = [ScriptedAdapter(), ScriptedAdapter()]
     adapters[0].on("a", Step(Defer("429", wait=60.0, scope="kind"), fence=False))
@@ -48,7 +48,7 @@ async def test_a_cooling_kind_holds_every_process(world: World):
     assert (await the(outbox, asked.id)).attempt == 1
 
 
-async def test_long_waits_double_up_to_four_hours(world: World):
+async def test_long_waits_double_up_to_four_hours(world: World) -> None:
     """An outage without a wait rests the kind 15 minutes, then twice as long each time, at most 4 hours."""
     adapter = ScriptedAdapter()
     adapter.on("a", *[Step(Defer("cannot connect", scope="kind"), fence=False)] * 7)
@@ -63,7 +63,7 @@ async def test_long_waits_double_up_to_four_hours(world: World):
     assert executor.metrics.total("action.attempts", result="Defer") == 7
 
 
-async def test_a_long_rest_ends_the_doubling(world: World):
+async def test_a_long_rest_ends_the_doubling(world: World) -> None:
     """After the kind worked for longer than it last rested, an outage begins again at 15 minutes."""
     adapter = ScriptedAdapter()
     outage = Step(Defer("cannot connect", scope="kind"), fence=False)
@@ -80,7 +80,7 @@ async def test_a_long_rest_ends_the_doubling(world: World):
     assert round(await cooling(world)) == 900
 
 
-async def test_a_longer_cooling_stays(world: World):
+async def test_a_longer_cooling_stays(world: World) -> None:
     """A short rate limit during an outage does not shorten the outage's rest."""
     gate = asyncio.Event()
     adapter = ScriptedAdapter()
@@ -96,7 +96,7 @@ async def test_a_longer_cooling_stays(world: World):
     assert round(await cooling(world)) == 600
 
 
-async def test_many_attempts_of_one_outage_are_one_step_of_it(world: World):
+async def test_many_attempts_of_one_outage_are_one_step_of_it(world: World) -> None:
     """Eight attempts that fail to connect at once rest the kind for 15 minutes, not for hours."""
     adapter = ScriptedAdapter()
     outbox = await world.outbox(adapter)
@@ -108,7 +108,7 @@ async def test_many_attempts_of_one_outage_are_one_step_of_it(world: World):
     assert round(await cooling(world)) == 900
 
 
-async def test_resume_ends_a_cooling(world: World):
+async def test_resume_ends_a_cooling(world: World) -> None:
     """A person who knows better need not wait."""
     adapter = ScriptedAdapter()
     adapter.on("a", Step(Defer("down", scope="kind"), fence=False), Done())
@@ -120,7 +120,7 @@ async def test_resume_ends_a_cooling(world: World):
 
 
 @pytest.mark.parametrize("changed", [True, False])
-async def test_starting_with_changed_settings_ends_a_cooling(world: World, changed: bool):
+async def test_starting_with_changed_settings_ends_a_cooling(world: World, changed: bool) -> None:
     """A corrected password is tried at once; a restart with the old one is not."""
     adapter = Configured()
     adapter.on("a", Step(Defer("cannot log in", scope="kind"), fence=False))
@@ -140,7 +140,7 @@ async def test_starting_with_changed_settings_ends_a_cooling(world: World, chang
         assert round(await cooling(world)) == 900
 
 
-async def test_no_secret_of_the_settings_is_stored(world: World):
+async def test_no_secret_of_the_settings_is_stored(world: World) -> None:
     """What tells changed settings apart reveals nothing of them."""
     adapter = Configured()
     adapter.password = "correct horse battery staple"  # noqa: S105 - nobody's
@@ -150,7 +150,7 @@ async def test_no_secret_of_the_settings_is_stored(world: World):
     assert len(stored.partition(":")[2]) == 4
 
 
-async def test_pause_holds_and_resume_lets_go(world: World):
+async def test_pause_holds_and_resume_lets_go(world: World) -> None:
     """Only people pause a kind: nothing is claimed until somebody resumes it, and what runs goes on."""
     gate = asyncio.Event()
     adapter = ScriptedAdapter()
@@ -170,7 +170,7 @@ async def test_pause_holds_and_resume_lets_go(world: World):
     assert outcome(await ended(outbox, waits.id)) == ("DONE", "CONFIRMED")
 
 
-async def test_a_paused_kind_still_expires(world: World):
+async def test_a_paused_kind_still_expires(world: World) -> None:
     """A pause keeps nothing alive past its expiry."""
     outbox, _ = await world.running(ScriptedAdapter())
     await outbox.pause("scripted", by="ops")
@@ -179,7 +179,7 @@ async def test_a_paused_kind_still_expires(world: World):
     assert outcome(await ended(outbox, asked.id)) == ("CANCELLED", "EXPIRED")
 
 
-async def test_drain_says_when_an_action_would_never_end(world: World):
+async def test_drain_says_when_an_action_would_never_end(world: World) -> None:
     """An action that defers for the tenth time makes drain raise, naming the action."""
     adapter = ScriptedAdapter()
     adapter.on("a", *[Step(Defer("429", wait=1.0), fence=False)] * 50)

@@ -48,7 +48,9 @@ AT_MOST_ONCE_ENDS: list[tuple[Step, tuple[str, str]]] = [
 
 
 @pytest.mark.parametrize(("step", "end"), AT_MOST_ONCE_ENDS, ids=lambda value: str(getattr(value, "answer", "")))
-async def test_an_at_most_once_result_ends_the_action_as_it_says(world: World, step: Step, end: tuple[str, str]):
+async def test_an_at_most_once_result_ends_the_action_as_it_says(
+    world: World, step: Step, end: tuple[str, str]
+) -> None:
     """Whatever is said after the fence, the action ends at once, and the provider was reached at most once."""
     adapter = ScriptedAdapter()
     adapter.on("a", step)
@@ -73,7 +75,7 @@ UNFENCED_STEPS: list[Step] = [
 
 
 @pytest.mark.parametrize("step", UNFENCED_STEPS, ids=lambda step: f"{type(step.answer).__name__}-{step.fence}")
-async def test_nothing_written_is_tried_again_and_counts(world: World, step: Step):
+async def test_nothing_written_is_tried_again_and_counts(world: World, step: Step) -> None:
     """A proven retry, and every failure before the fence, gives the action back without a fence; the next succeeds."""
     adapter = ScriptedAdapter()
     adapter.on("a", step, Done())
@@ -89,7 +91,7 @@ async def test_nothing_written_is_tried_again_and_counts(world: World, step: Ste
 
 @pytest.mark.parametrize("answer", [None, "sent", 250, object(), Exception], ids=str)
 @pytest.mark.parametrize("fence", [True, False])
-async def test_a_result_that_is_none_of_ours_is_an_exception(world: World, answer: Any, fence: bool):
+async def test_a_result_that_is_none_of_ours_is_an_exception(world: World, answer: Any, fence: bool) -> None:
     """An adapter that forgets to return a result leaves no action behind that nobody may touch any more."""
 
     async def confused(_: Attempt[Any]) -> Result:
@@ -120,7 +122,9 @@ STRANGE_RESULTS: list[tuple[Result, tuple[str, str]]] = [
 
 
 @pytest.mark.parametrize(("result", "end"), STRANGE_RESULTS, ids=range(len(STRANGE_RESULTS)))
-async def test_a_certain_result_is_kept_whatever_came_with_it(world: World, result: Result, end: tuple[str, str]):
+async def test_a_certain_result_is_kept_whatever_came_with_it(
+    world: World, result: Result, end: tuple[str, str]
+) -> None:
     """Evidence, reasons and references that cannot be stored never cost the result."""
     adapter = ScriptedAdapter()
     adapter.on("a", result)
@@ -131,7 +135,7 @@ async def test_a_certain_result_is_kept_whatever_came_with_it(world: World, resu
 
 
 @pytest.mark.parametrize("wait", [float("nan"), float("inf"), -5.0, 10.0**300, "soon"], ids=str)
-async def test_a_strange_wait_neither_loses_the_action_nor_hurries_it(world: World, wait: Any):
+async def test_a_strange_wait_neither_loses_the_action_nor_hurries_it(world: World, wait: Any) -> None:
     """A wait that is no sensible number still gives the action back, and it is tried again some day."""
     adapter = ScriptedAdapter()
     adapter.on("a", Retry("later", wait=wait), Done())
@@ -142,7 +146,7 @@ async def test_a_strange_wait_neither_loses_the_action_nor_hurries_it(world: Wor
     assert outcome(await the(outbox, asked.id)) in {("DONE", "CONFIRMED"), ("UNCERTAIN", "ERROR_AFTER_WRITE")}
 
 
-async def test_retry_at_the_last_attempt_ends_exhausted(world: World):
+async def test_retry_at_the_last_attempt_ends_exhausted(world: World) -> None:
     """The last attempt's Retry ends the action FAILED, without a fence: nothing of it exists."""
     adapter = ScriptedAdapter(max_attempts=3)
     adapter.on("a", *[Retry("421", wait=1.0)] * 5)
@@ -154,7 +158,7 @@ async def test_retry_at_the_last_attempt_ends_exhausted(world: World):
     assert (action.attempt, action.write_started_at, len(adapter.calls)) == (3, None, 3)
 
 
-async def test_an_actions_own_max_attempts_wins(world: World):
+async def test_an_actions_own_max_attempts_wins(world: World) -> None:
     """`max_attempts` of the request replaces the kind's."""
     adapter = ScriptedAdapter(max_attempts=30)
     adapter.on("a", *[Retry("421", wait=1.0)] * 5)
@@ -165,7 +169,7 @@ async def test_an_actions_own_max_attempts_wins(world: World):
     assert len(adapter.calls) == 2
 
 
-async def test_a_deferral_does_not_count(world: World):
+async def test_a_deferral_does_not_count(world: World) -> None:
     """Deferred more often than there are attempts, the action still has its attempt."""
     adapter = ScriptedAdapter(max_attempts=1)
     adapter.on("a", *[Defer("429", wait=5.0)] * 5, Done())
@@ -176,7 +180,7 @@ async def test_a_deferral_does_not_count(world: World):
     assert (outcome(action), action.attempt, action.epoch) == (("DONE", "CONFIRMED"), 1, 6)
 
 
-async def test_reread_keeps_the_fence_and_reads_back_first(world: World):
+async def test_reread_keeps_the_fence_and_reads_back_first(world: World) -> None:
     """After a Reread the action stays EXECUTING, fenced and ownerless until the wait is over; then it reads back."""
     adapter = ScriptedAdapter(delivery="reads_back")
     adapter.on("a", Reread("no answer", wait=30.0), Step(Done("msg-1", read_back=True), fence=False))
@@ -196,7 +200,7 @@ async def test_reread_keeps_the_fence_and_reads_back_first(world: World):
     assert adapter.writes == ["a"]
 
 
-async def test_reread_at_the_last_attempt_is_uncertain(world: World):
+async def test_reread_at_the_last_attempt_is_uncertain(world: World) -> None:
     """When no attempt is left to read back, nobody can know."""
     adapter = ScriptedAdapter(delivery="reads_back", max_attempts=2)
     adapter.on("a", Reread("no answer", wait=1.0), Step(Reread("still none", wait=1.0), fence=False))
@@ -206,7 +210,7 @@ async def test_reread_at_the_last_attempt_is_uncertain(world: World):
     assert outcome(await the(outbox, asked.id)) == ("UNCERTAIN", "READBACK_EXHAUSTED")
 
 
-async def test_reread_by_an_at_most_once_kind_is_an_error(world: World, caplog: pytest.LogCaptureFixture):
+async def test_reread_by_an_at_most_once_kind_is_an_error(world: World, caplog: pytest.LogCaptureFixture) -> None:
     """An at-most-once kind cannot reread: UNCERTAIN, and an error line that names the action."""
     adapter = ScriptedAdapter()
     adapter.on("a", Reread("cannot"))
@@ -217,7 +221,7 @@ async def test_reread_by_an_at_most_once_kind_is_an_error(world: World, caplog: 
     assert (line.levelno, line.__dict__["event_action_id"]) == (logging.ERROR, asked.id)
 
 
-async def test_done_without_a_fence_is_recorded_and_an_error(world: World, caplog: pytest.LogCaptureFixture):
+async def test_done_without_a_fence_is_recorded_and_an_error(world: World, caplog: pytest.LogCaptureFixture) -> None:
     """An adapter that called the provider unfenced is believed, and denounced."""
     adapter = ScriptedAdapter()
     adapter.on("a", Step(Done(), fence=False))
@@ -227,7 +231,7 @@ async def test_done_without_a_fence_is_recorded_and_an_error(world: World, caplo
     assert [r.levelno for r in caplog.records if r.__dict__.get("event") == "adapter.misuse"] == [logging.ERROR]
 
 
-async def test_a_kind_that_writes_nothing_needs_no_fence(world: World, caplog: pytest.LogCaptureFixture):
+async def test_a_kind_that_writes_nothing_needs_no_fence(world: World, caplog: pytest.LogCaptureFixture) -> None:
     """A model draft is DONE without a fence and without a complaint; its exceptions are retries."""
     adapter = ScriptedAdapter(delivery="writes_nothing")
     adapter.on("a", RuntimeError("boom"), Done())
@@ -240,7 +244,7 @@ async def test_a_kind_that_writes_nothing_needs_no_fence(world: World, caplog: p
     assert [r for r in caplog.records if r.__dict__.get("event") == "adapter.misuse"] == []
 
 
-async def test_one_warning_line_per_uncertain_end(world: World, caplog: pytest.LogCaptureFixture):
+async def test_one_warning_line_per_uncertain_end(world: World, caplog: pytest.LogCaptureFixture) -> None:
     """An UNCERTAIN end is one warning with id, kind and reason, whoever logs what else."""
     adapter = ScriptedAdapter()
     adapter.on("a", Uncertain("no answer"))
@@ -254,7 +258,7 @@ async def test_one_warning_line_per_uncertain_end(world: World, caplog: pytest.L
 
 
 @pytest.mark.parametrize(("delivery", "end"), [("at_most_once", "refused"), ("reads_back", "given")])
-async def test_a_second_begin_write(world: World, delivery: str, end: str):
+async def test_a_second_begin_write(world: World, delivery: str, end: str) -> None:
     """One attempt of an at-most-once kind has one fence; other kinds get a new window of the same fence."""
     windows: list[WriteWindow] = []
 
@@ -274,7 +278,7 @@ async def test_a_second_begin_write(world: World, delivery: str, end: str):
     assert len(windows) == (1 if end == "refused" else 2)
 
 
-async def test_a_swallowed_second_write_keeps_the_first_fence(world: World):
+async def test_a_swallowed_second_write_keeps_the_first_fence(world: World) -> None:
     """An adapter that dies of its second fence dies after the first: the action is never written again."""
 
     async def twice(attempt: Attempt[Any]) -> Result:
@@ -291,7 +295,7 @@ async def test_a_swallowed_second_write_keeps_the_first_fence(world: World):
     assert len(adapter.calls) == 1
 
 
-async def test_a_swallowed_refusal_is_believed_but_denounced(world: World, caplog: pytest.LogCaptureFixture):
+async def test_a_swallowed_refusal_is_believed_but_denounced(world: World, caplog: pytest.LogCaptureFixture) -> None:
     """An adapter that writes although its fence was refused says DONE; it is not sent again."""
 
     async def stubborn(attempt: Attempt[Any]) -> Result:
@@ -313,7 +317,7 @@ async def test_a_swallowed_refusal_is_believed_but_denounced(world: World, caplo
     assert any(r.__dict__.get("event") == "adapter.misuse" for r in caplog.records)
 
 
-async def test_a_swallowed_refusal_of_a_machine_that_slept_is_believed_too(world: World):
+async def test_a_swallowed_refusal_of_a_machine_that_slept_is_believed_too(world: World) -> None:
     """Also when the machine slept between fence and call: what the adapter says it wrote is not written again."""
 
     async def stubborn(attempt: Attempt[Any]) -> Result:
@@ -324,7 +328,7 @@ async def test_a_swallowed_refusal_of_a_machine_that_slept_is_believed_too(world
             await world.passes(3600.0)
             return answer
 
-        outbox.storage.begin_write = asleep  # type: ignore[method-assign]
+        outbox.storage.begin_write = asleep  # type: ignore[method-assign, assignment]
         try:
             await attempt.begin_write()
         except FenceRefused:
@@ -354,7 +358,7 @@ class Picky(BaseModel):
         return mood
 
 
-async def test_an_invalid_payload_by_sql_ends_and_the_lane_goes_on(world: World):
+async def test_an_invalid_payload_by_sql_ends_and_the_lane_goes_on(world: World) -> None:
     """A row that another program inserted wrong ends FAILED INVALID_PAYLOAD; the next in its lane runs."""
     adapter = ScriptedAdapter(variants=one(Picky))
     outbox = await world.outbox(adapter)
@@ -382,7 +386,7 @@ POISON = {
 
 
 @pytest.mark.parametrize("payload", POISON.values(), ids=POISON.keys())
-async def test_a_poisonous_row_stalls_nobody(world: World, payload: str):
+async def test_a_poisonous_row_stalls_nobody(world: World, payload: str) -> None:
     """However broken a row is that SQL put there, it ends FAILED, its lane goes on, and so does everybody else."""
     adapter = ScriptedAdapter(variants=one(Picky), max_attempts=1)
     outbox = await world.outbox(adapter)
@@ -400,7 +404,7 @@ async def test_a_poisonous_row_stalls_nobody(world: World, payload: str):
     assert bad.state is State.FAILED
 
 
-async def test_an_invalid_payload_is_refused_at_enqueue(world: World):
+async def test_an_invalid_payload_is_refused_at_enqueue(world: World) -> None:
     """With the adapter at hand a wrong payload is refused, naming the field, and nothing is stored."""
     outbox = await world.outbox(ScriptedAdapter(variants=one(Picky)))
     with pytest.raises(InvalidPayload, match="mood"):

@@ -31,10 +31,16 @@ async def attempts_made(executor: Any, count: int) -> None:
 
 @pytest.mark.parametrize(
     "second",
-    [RuntimeError("boom"), TimeoutError(), Defer("429", wait=60.0), Defer("429", wait=60.0, scope="kind"), Defer("down", scope="kind")],
+    [
+        RuntimeError("boom"),
+        TimeoutError(),
+        Defer("429", wait=60.0),
+        Defer("429", wait=60.0, scope="kind"),
+        Defer("down", scope="kind"),
+    ],
     ids=["exception", "timeout", "429", "429-kind", "outage"],
 )
-async def test_an_inherited_fence_survives_the_next_attempt(world: World, second: Any):
+async def test_an_inherited_fence_survives_the_next_attempt(world: World, second: Any) -> None:
     """An exception or a rate limit in the attempt that reads back proves nothing about the earlier write."""
     adapter = ScriptedAdapter(delivery="reads_back")
     adapter.on("a", Reread("no answer", wait=10.0), Step(second, fence=False), Step(Done(read_back=True), fence=False))
@@ -53,7 +59,7 @@ async def test_an_inherited_fence_survives_the_next_attempt(world: World, second
     assert adapter.writes == ["a"]
 
 
-async def test_only_an_explicit_retry_clears_an_inherited_fence(world: World):
+async def test_only_an_explicit_retry_clears_an_inherited_fence(world: World) -> None:
     """The proof that nothing of any earlier write exists gives the action back unfenced, to be written anew."""
     adapter = ScriptedAdapter(delivery="reads_back")
     adapter.on("a", Reread("no answer", wait=1.0), Step(Retry("not there", wait=1.0), fence=False), Done())
@@ -65,7 +71,7 @@ async def test_only_an_explicit_retry_clears_an_inherited_fence(world: World):
     assert [call.inherited for call in adapter.calls] == [False, True, False]
 
 
-async def test_a_deferral_under_an_inherited_fence_does_not_count(world: World):
+async def test_a_deferral_under_an_inherited_fence_does_not_count(world: World) -> None:
     """It acts as a Reread that gives its attempt back, so that a long outage spends none."""
     adapter = ScriptedAdapter(delivery="reads_back", max_attempts=2)
     deferrals = [Step(Defer("429", wait=1.0), fence=False)] * 5
@@ -78,7 +84,7 @@ async def test_a_deferral_under_an_inherited_fence_does_not_count(world: World):
     assert (outcome(action), action.attempt) == (("DONE", "READ_BACK"), 2)
 
 
-async def test_after_reread_the_old_coroutine_is_refused(world: World):
+async def test_after_reread_the_old_coroutine_is_refused(world: World) -> None:
     """The coroutine that answered Reread can neither fence nor settle the action any more."""
     old: list[Attempt[Any]] = []
 
@@ -101,7 +107,7 @@ async def test_after_reread_the_old_coroutine_is_refused(world: World):
     assert outcome(await the(outbox, asked.id)) == ("DONE", "READ_BACK")
 
 
-async def test_an_erased_lane_head_passes_the_lane_on(world: World):
+async def test_an_erased_lane_head_passes_the_lane_on(world: World) -> None:
     """Erasing the head of a lane, waiting or executing, lets the next action of the lane run."""
     gate = asyncio.Event()
     adapter = ScriptedAdapter()
@@ -116,7 +122,7 @@ async def test_an_erased_lane_head_passes_the_lane_on(world: World):
     gate.set()
 
 
-async def test_a_proposal_that_expires_as_lane_head_lets_the_lane_go_on(world: World):
+async def test_a_proposal_that_expires_as_lane_head_lets_the_lane_go_on(world: World) -> None:
     """Nobody decided in time: the proposal is CANCELLED EXPIRED, and what waited behind it runs."""
     adapter = ScriptedAdapter()
     outbox, executor = await world.running(adapter)
@@ -130,7 +136,7 @@ async def test_a_proposal_that_expires_as_lane_head_lets_the_lane_go_on(world: W
     assert adapter.writes == ["behind"]
 
 
-async def test_expiry_while_executing_unfenced(world: World):
+async def test_expiry_while_executing_unfenced(world: World) -> None:
     """An action that expires before its fence is not written: begin_write is refused and it ends EXPIRED."""
     gate = asyncio.Event()
 
@@ -149,7 +155,7 @@ async def test_expiry_while_executing_unfenced(world: World):
     assert outcome(await ended(outbox, asked.id)) == ("CANCELLED", "EXPIRED")
 
 
-async def test_expiry_while_executing_fenced(world: World):
+async def test_expiry_while_executing_fenced(world: World) -> None:
     """An action that expires behind its fence has been written: the provider's answer is what counts."""
     gate = asyncio.Event()
     adapter = ScriptedAdapter()
@@ -162,7 +168,7 @@ async def test_expiry_while_executing_fenced(world: World):
     assert outcome(await ended(outbox, asked.id)) == ("DONE", "CONFIRMED")
 
 
-async def test_expiry_under_an_inherited_fence_only_reads_back(world: World):
+async def test_expiry_under_an_inherited_fence_only_reads_back(world: World) -> None:
     """After expiry a fenced action may still be read back, but its adapter gets no fence for another write."""
     refused: list[bool] = []
 
@@ -183,7 +189,7 @@ async def test_expiry_under_an_inherited_fence_only_reads_back(world: World):
     assert refused == [True]
 
 
-async def test_a_refused_fence_by_expiry_under_an_inherited_one_ends_uncertain_at_the_last(world: World):
+async def test_a_refused_fence_by_expiry_under_an_inherited_one_ends_uncertain_at_the_last(world: World) -> None:
     """When FenceRefused rises out of the last read-back attempt, nobody can know what the first write did."""
     adapter = ScriptedAdapter(delivery="reads_back", max_attempts=2)
     adapter.on("a", Reread("no answer", wait=20.0), Done())
@@ -195,7 +201,7 @@ async def test_a_refused_fence_by_expiry_under_an_inherited_one_ends_uncertain_a
     assert adapter.writes == ["a"]
 
 
-async def test_expiry_between_attempts(world: World):
+async def test_expiry_between_attempts(world: World) -> None:
     """Waiting for its retry, an action expires like any other that waits: nothing of it exists."""
     adapter = ScriptedAdapter()
     adapter.on("a", Retry("421", wait=100.0))
@@ -208,7 +214,7 @@ async def test_expiry_between_attempts(world: World):
 
 
 @pytest.mark.parametrize("lease", [5.0, 59.999, 60.0])
-async def test_a_lease_shorter_than_its_window_never_stalls_the_lane(world: World, lease: float):
+async def test_a_lease_shorter_than_its_window_never_stalls_the_lane(world: World, lease: float) -> None:
     """No fence fits into such a lease: the action runs out of attempts, and the next of its lane gets its turn."""
     adapter = ScriptedAdapter(lease=lease, write_window=60.0, max_attempts=2)
     outbox, executor = await world.running(adapter)
@@ -222,7 +228,7 @@ async def test_a_lease_shorter_than_its_window_never_stalls_the_lane(world: Worl
 
 
 @pytest.mark.parametrize("slept", [60.1, 3600.0])
-async def test_a_machine_that_slept_between_fence_and_call(world: World, slept: float):
+async def test_a_machine_that_slept_between_fence_and_call(world: World, slept: float) -> None:
     """The call must not start: this attempt's fence is taken back and the action is tried again."""
     adapter = ScriptedAdapter()
     outbox, executor = await world.running(adapter)
@@ -235,7 +241,7 @@ async def test_a_machine_that_slept_between_fence_and_call(world: World, slept: 
             await world.passes(naps.pop())
         return answer
 
-    outbox.storage.begin_write = asleep  # type: ignore[method-assign]
+    outbox.storage.begin_write = asleep  # type: ignore[method-assign, assignment]
     asked = await outbox.enqueue(request())
     await attempts_made(executor, 1)
     waiting = await the(outbox, asked.id)
@@ -245,7 +251,7 @@ async def test_a_machine_that_slept_between_fence_and_call(world: World, slept: 
     assert adapter.writes == ["a"]
 
 
-async def test_a_machine_that_sleeps_during_the_call_ends_the_attempt(world: World):
+async def test_a_machine_that_sleeps_during_the_call_ends_the_attempt(world: World) -> None:
     """When the machine wakes after the window, the call is cancelled and the action is not written again."""
     adapter = ScriptedAdapter()
     adapter.on("a", Step(hangs=True))
@@ -258,7 +264,7 @@ async def test_a_machine_that_sleeps_during_the_call_ends_the_attempt(world: Wor
     assert len(adapter.calls) == 1
 
 
-async def test_a_supersede_repeated_with_the_same_key_supersedes_nothing(world: World):
+async def test_a_supersede_repeated_with_the_same_key_supersedes_nothing(world: World) -> None:
     """The repeat of a superseding enqueue finds its own action and leaves what came after it alone."""
     adapter = ScriptedAdapter()
     outbox = await world.outbox(adapter)
@@ -274,7 +280,7 @@ async def test_a_supersede_repeated_with_the_same_key_supersedes_nothing(world: 
     assert adapter.writes == ["new", "newer"]
 
 
-async def test_supersede_between_attempts_and_beside_an_executing_one(world: World):
+async def test_supersede_between_attempts_and_beside_an_executing_one(world: World) -> None:
     """What waits for its retry is superseded; what is executing is not, and its successor waits for it."""
     gate = asyncio.Event()
     adapter = ScriptedAdapter()
@@ -295,7 +301,7 @@ async def test_supersede_between_attempts_and_beside_an_executing_one(world: Wor
     assert outcome(await the(outbox, runs.id)) == ("DONE", "CONFIRMED")
 
 
-async def test_withdraw_and_forget_of_an_executing_action(world: World):
+async def test_withdraw_and_forget_of_an_executing_action(world: World) -> None:
     """Withdrawing an executing action is refused; forgetting it waits for its end and then leaves nothing."""
     gate = asyncio.Event()
     adapter = ScriptedAdapter()
@@ -317,7 +323,7 @@ async def test_withdraw_and_forget_of_an_executing_action(world: World):
     assert await outbox.forget("a") is False
 
 
-async def test_withdraw_between_attempts(world: World):
+async def test_withdraw_between_attempts(world: World) -> None:
     """An action that waits for its retry has not started again: it can be withdrawn, once."""
     adapter = ScriptedAdapter()
     adapter.on("a", Retry("421", wait=1000.0))
@@ -331,7 +337,7 @@ async def test_withdraw_between_attempts(world: World):
     assert len(adapter.calls) == 1
 
 
-async def test_two_processes_that_declare_a_kind_differently(world: World, caplog: pytest.LogCaptureFixture):
+async def test_two_processes_that_declare_a_kind_differently(world: World, caplog: pytest.LogCaptureFixture) -> None:
     """The stricter guarantee stays for both, the looser one is told, and its executor acts as the database says."""
     strict, loose = ScriptedAdapter(), ScriptedAdapter(delivery="repeatable")
     loose.on("a", RuntimeError("boom"))
@@ -344,7 +350,7 @@ async def test_two_processes_that_declare_a_kind_differently(world: World, caplo
     assert loose.writes == ["a"]
 
 
-async def test_a_stricter_declaration_reaches_an_executor_that_runs(world: World):
+async def test_a_stricter_declaration_reaches_an_executor_that_runs(world: World) -> None:
     """An executor that declared the kind looser, before, does not write again what another now calls at most once."""
     loose = ScriptedAdapter(delivery="repeatable")
     loose.on("a", Reread("no answer", wait=5.0))
@@ -358,11 +364,13 @@ async def test_a_stricter_declaration_reaches_an_executor_that_runs(world: World
     assert loose.writes == ["a"]
 
 
-async def test_a_row_inserted_by_sql_without_lane_workspace_or_digest(world: World):
-    """The smallest INSERT is an action like any other: defaults fill it, the claim adds the digest, it is carried out."""
+async def test_a_row_inserted_by_sql_without_lane_workspace_or_digest(world: World) -> None:
+    """The smallest INSERT is an action like any other: defaults and the claim fill it, and it is carried out."""
     adapter = ScriptedAdapter()
     outbox, _ = await world.running(adapter)
-    world.sql("INSERT INTO agent_action (kind, idempotency_key, payload) VALUES ('scripted', 'a', '{\"b\": 1, \"a\": [2]}')")
+    world.sql(
+        "INSERT INTO agent_action (kind, idempotency_key, payload) VALUES ('scripted', 'a', '{\"b\": 1, \"a\": [2]}')"
+    )
     await adapter.wait_for_writes("a")
     found = await outbox.get(key="a")
     assert found is not None
@@ -372,7 +380,7 @@ async def test_a_row_inserted_by_sql_without_lane_workspace_or_digest(world: Wor
     assert action.payload_digest == twin.payload_digest
 
 
-async def test_an_adapter_that_ignores_its_cancellation(world: World, caplog: pytest.LogCaptureFixture):
+async def test_an_adapter_that_ignores_its_cancellation(world: World, caplog: pytest.LogCaptureFixture) -> None:
     """Past its deadline the attempt is settled without the adapter, and the lane goes on."""
     release = asyncio.Event()
 
@@ -399,7 +407,9 @@ async def test_an_adapter_that_ignores_its_cancellation(world: World, caplog: py
 
 
 @pytest.mark.parametrize("locked", [False, True])
-async def test_a_call_shielded_from_its_cancellation_is_not_started_after_the_settlement(world: World, locked: bool):
+async def test_a_call_shielded_from_its_cancellation_is_not_started_after_the_settlement(
+    world: World, locked: bool
+) -> None:
     """What the executor settled as never written must not be written by a coroutine that outlives its attempt."""
     writes: list[str] = []
     outliving: list[asyncio.Task[None]] = []
@@ -418,7 +428,7 @@ async def test_a_call_shielded_from_its_cancellation_is_not_started_after_the_se
 
     adapter = ScriptedAdapter()
     adapter.on("a", Step(shielded, fence=False), Done())
-    outbox, executor = await world.running(adapter)
+    outbox, executor = await world.running(adapter, grace=0.0)
     begin, settle = outbox.storage.begin_write, outbox.storage.settle
 
     async def slow_begin(*args: Any) -> Any:
@@ -434,23 +444,22 @@ async def test_a_call_shielded_from_its_cancellation_is_not_started_after_the_se
             await asyncio.wait(outliving)
         return await settle(*args)
 
-    outbox.storage.begin_write = slow_begin  # type: ignore[method-assign]
-    outbox.storage.settle = slow_settle  # type: ignore[method-assign]
+    outbox.storage.begin_write = slow_begin  # type: ignore[method-assign, assignment]
+    outbox.storage.settle = slow_settle  # type: ignore[method-assign, assignment]
     asked = await outbox.enqueue(request())
     await adapter.wait_for_calls("a")
     if not locked:
         await stored.wait()
-    await world.passes(60.1)
-    await attempts_made(executor, 1)
+    await executor.stop()
     go_on.set()
     await asyncio.wait(outliving)
-    await drain(executor, world.clock)
+    await drain(await world.executor(outbox), world.clock)
     assert outcome(await ended(outbox, asked.id)) == ("DONE", "CONFIRMED")
     assert [*writes, *adapter.writes] == ["a"]
     assert isinstance(outliving[0].exception(), FenceRefused)
 
 
-async def test_run_now_whose_caller_went_away_still_runs(world: World):
+async def test_run_now_whose_caller_went_away_still_runs(world: World) -> None:
     """Cancelling the caller of run_now does not leave an action behind that is claimed and never run."""
     adapter = ScriptedAdapter()
     outbox, executor = await world.running(adapter)
@@ -465,14 +474,14 @@ async def test_run_now_whose_caller_went_away_still_runs(world: World):
         await asyncio.sleep(0)
         return claim
 
-    outbox.storage.claim_one = slow  # type: ignore[method-assign]
+    outbox.storage.claim_one = slow  # type: ignore[method-assign, assignment]
     asking = asyncio.ensure_future(executor.run_now(asked.id))
     await claimed.wait()
     asking.cancel()
     assert outcome(await ended(outbox, asked.id)) == ("DONE", "CONFIRMED")
 
 
-async def test_run_now_ignores_due_at_and_nothing_else(world: World):
+async def test_run_now_ignores_due_at_and_nothing_else(world: World) -> None:
     """It runs what is due later; a proposal, what waits in its lane, a paused kind and an ended action it refuses."""
     adapter = ScriptedAdapter()
     outbox, executor = await world.running(adapter)
@@ -494,7 +503,7 @@ async def test_run_now_ignores_due_at_and_nothing_else(world: World):
     assert adapter.writes == ["first"]
 
 
-async def test_run_now_returns_an_action_that_waits_again(world: World):
+async def test_run_now_returns_an_action_that_waits_again(world: World) -> None:
     """It returns after its attempt, whatever that came to."""
     adapter = ScriptedAdapter()
     adapter.on("a", Retry("421", wait=50.0))

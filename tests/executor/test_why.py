@@ -9,7 +9,7 @@ from edgeoutbox.testing import ScriptedAdapter, Step, until
 from tests.executor.world import World, ended, request
 
 
-async def test_nobody_serves_the_kind(world: World):
+async def test_nobody_serves_the_kind(world: World) -> None:
     """Without an executor the action says that none serves its kind; with one it does not."""
     outbox = await world.outbox(ScriptedAdapter())
     asked = await outbox.enqueue(request(due_at=world.clock.milliseconds + 5000))
@@ -20,7 +20,7 @@ async def test_nobody_serves_the_kind(world: World):
     assert "is due at" in await outbox.why(asked.id)
 
 
-async def test_an_executor_that_left_or_fell_silent_serves_nobody(world: World):
+async def test_an_executor_that_left_or_fell_silent_serves_nobody(world: World) -> None:
     """An executor that stopped says so; one that was killed is not believed for longer than a minute."""
     outbox = await world.outbox(ScriptedAdapter())
     asked = await outbox.enqueue(request(due_at=world.clock.milliseconds + 10**8))
@@ -29,7 +29,8 @@ async def test_an_executor_that_left_or_fell_silent_serves_nobody(world: World):
     await executor.stop()
     assert "no running executor serves its kind" in await outbox.why(asked.id)
     world.sql(
-        "INSERT INTO agent_action_executor (owner, version, kinds, started_at, seen_at) VALUES ('killed', '1', ?, 0, ?)",
+        "INSERT INTO agent_action_executor (owner, version, kinds, started_at, seen_at) "
+        "VALUES ('killed', '1', ?, 0, ?)",
         '{"scripted": {"parts": []}}',
         world.clock.milliseconds,
     )
@@ -38,7 +39,7 @@ async def test_an_executor_that_left_or_fell_silent_serves_nobody(world: World):
     assert "no running executor serves its kind" in await outbox.why(asked.id)
 
 
-async def test_nobody_knows_the_variant(world: World):
+async def test_nobody_knows_the_variant(world: World) -> None:
     """An executor of the kind that cannot decode the row is no help, and the sentence says which."""
     adapter = ScriptedAdapter(variants=key_suffix("send"))
     outbox, _ = await world.running(adapter)
@@ -47,7 +48,7 @@ async def test_nobody_knows_the_variant(world: World):
     assert "no running executor knows its variant" in await outbox.why(asked.id)
 
 
-async def test_waiting_for_its_turn_its_approval_its_time(world: World):
+async def test_waiting_for_its_turn_its_approval_its_time(world: World) -> None:
     """Behind another action, for a decision, and for a later moment."""
     outbox, _ = await world.running(ScriptedAdapter())
     head = await outbox.propose(request("head", lane_key="lane"))
@@ -60,7 +61,7 @@ async def test_waiting_for_its_turn_its_approval_its_time(world: World):
     assert f"Action {later.id} (scripted) is due at " in await outbox.why(later.id)
 
 
-async def test_waiting_to_be_tried_again(world: World):
+async def test_waiting_to_be_tried_again(world: World) -> None:
     """After a retry it names the attempt; after a deferral, which counted as none, it names no attempt."""
     adapter = ScriptedAdapter()
     adapter.on("retried", Retry("421", wait=60.0))
@@ -75,7 +76,7 @@ async def test_waiting_to_be_tried_again(world: World):
     assert "until" in why
 
 
-async def test_executing_and_reading_back(world: World):
+async def test_executing_and_reading_back(world: World) -> None:
     """While it runs it names attempt and lease; after a Reread it says that it may exist."""
     gate = asyncio.Event()
     adapter = ScriptedAdapter(delivery="reads_back")
@@ -96,10 +97,7 @@ async def lose(world: World, *, fenced: bool) -> int:
     """An action whose executor died, and whose lease has ended."""
     producer = await world.outbox(ScriptedAdapter())
     asked = await producer.enqueue(request())
-    world.sql(
-        "UPDATE agent_action SET state = 'EXECUTING', epoch = 1, attempt = 1, lease_owner = 'dead', lease_expires_at = ?",
-        world.clock.milliseconds + 120_000,
-    )
+    world.taken("dead", 120_000)
     if fenced:
         world.sql("UPDATE agent_action SET write_started_at = ?", world.clock.milliseconds)
     await world.passes(121.0)
@@ -107,7 +105,7 @@ async def lose(world: World, *, fenced: bool) -> int:
 
 
 @pytest.mark.parametrize("fenced", [True, False])
-async def test_lost_and_served_by_nobody(world: World, fenced: bool):
+async def test_lost_and_served_by_nobody(world: World, fenced: bool) -> None:
     """It says that the executor was lost and what a person can do, and that is possible."""
     action_id = await lose(world, fenced=fenced)
     outbox = await world.outbox()
@@ -119,8 +117,8 @@ async def test_lost_and_served_by_nobody(world: World, fenced: bool):
 
 @pytest.mark.parametrize("weather", ["paused", "cooling", "fine"])
 @pytest.mark.parametrize("fenced", [True, False])
-async def test_lost_and_served(world: World, fenced: bool, weather: str, monkeypatch: pytest.MonkeyPatch):
-    """A lost at-most-once action that was fenced will end UNCERTAIN, whatever the weather; an unfenced one waits for it."""
+async def test_lost_and_served(world: World, fenced: bool, weather: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lost and fenced, an at-most-once action will end UNCERTAIN whatever the weather; unfenced, it waits for it."""
     monkeypatch.setattr("edgeoutbox.executor.upkeep.TICK", 3600.0)
     action_id = await lose(world, fenced=fenced)
     outbox = await world.outbox(ScriptedAdapter())
@@ -142,7 +140,7 @@ async def test_lost_and_served(world: World, fenced: bool, weather: str, monkeyp
         assert {"paused": "paused by ops", "cooling": "cools down", "fine": "next executor"}[weather] in why
 
 
-async def test_ended_and_expired(world: World):
+async def test_ended_and_expired(world: World) -> None:
     """An ended action names state and reason; an expired one says that it will be cancelled."""
     adapter = ScriptedAdapter()
     adapter.on("a", Uncertain("no answer"))
@@ -156,15 +154,15 @@ async def test_ended_and_expired(world: World):
     assert "expired at" in await outbox.why(soon.id)
 
 
-async def test_no_such_action(world: World):
+async def test_no_such_action(world: World) -> None:
     """An id that nothing has raises, naming it."""
     outbox = await world.outbox()
     with pytest.raises(NoSuchAction, match="no action has the id 77"):
         await outbox.why(77)
 
 
-async def test_wait(world: World):
-    """It returns the ended action, raises TimeoutError for one that does not end, NoSuchAction for one that is erased."""
+async def test_wait(world: World) -> None:
+    """It returns the ended action; one that does not end raises TimeoutError, an erased one NoSuchAction."""
     gate = asyncio.Event()
     adapter = ScriptedAdapter()
     adapter.on("a", Step(gate=gate))
@@ -180,7 +178,7 @@ async def test_wait(world: World):
     gate.set()
 
 
-async def test_wait_sees_an_end_by_another_program(world: World):
+async def test_wait_sees_an_end_by_another_program(world: World) -> None:
     """It wakes for the commit of somebody else."""
     outbox = await world.outbox(ScriptedAdapter())
     asked = await outbox.enqueue(request())
@@ -189,7 +187,7 @@ async def test_wait_sees_an_end_by_another_program(world: World):
     assert (await waiting).state == "CANCELLED"
 
 
-async def test_backlog(world: World):
+async def test_backlog(world: World) -> None:
     """It counts by kind and state, says who is served, and what cools or is paused."""
     adapter = ScriptedAdapter()
     adapter.on("u", Uncertain("no answer"))

@@ -55,13 +55,19 @@ class World:
         return outbox, await self.executor(outbox, grace=grace)
 
     async def passes(self, seconds: float) -> None:
-        """Let time pass while no claim is under way: to an executor, a claim that takes minutes is a machine that slept."""
+        """Let time pass while no claim is under way: a claim that takes minutes is a machine that slept."""
         await until(lambda: not any(executor._taking for executor in self.executors))
         self.clock.advance(seconds)
 
     def connect(self) -> "Foreign":
         """A connection that is not the outbox's: another program's, as far as the database can tell."""
         return Foreign(self.driver().open(str(self.path), 5000, self.clock.register))
+
+    def taken(self, owner: str, lease: int, which: str = "1") -> None:
+        """Let another process hold actions that wait, for so many milliseconds."""
+        set_to = "state = 'EXECUTING', epoch = 1, attempt = 1, lease_owner = ?, lease_expires_at = ?"
+        claim = f"UPDATE agent_action SET {set_to} WHERE {which}"  # noqa: S608 - the tests' own words
+        self.sql(claim, owner, self.clock.milliseconds + lease)
 
     @staticmethod
     def sql_now() -> int:

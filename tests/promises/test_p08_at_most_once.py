@@ -32,7 +32,7 @@ def real(request: pytest.FixtureRequest, tmp_path: Path) -> World:
 )
 async def test_p8_a_process_killed_at_its_worst_moment(
     real: World, tmp_path: Path, dies: str, written: int, ends: tuple[str, str]
-):
+) -> None:
     """Killed before its fence, behind it, or after the call: however often it is started, one call at the most."""
     record = tmp_path / "record"
     async with Outbox(real.url) as outbox:
@@ -55,14 +55,12 @@ async def test_p8_a_process_killed_at_its_worst_moment(
     assert counted["c"] <= 1
 
 
-async def test_p8_two_programs_killed_at_random(real: World, tmp_path: Path):
+async def test_p8_two_programs_killed_at_random(real: World, tmp_path: Path) -> None:
     """Two executors on one file, killed again and again: nothing twice, nothing lost, every lane in order."""
     record = tmp_path / "record"
     dice = random.Random(8)  # noqa: S311 - a schedule, no secret
     async with Outbox(real.url) as outbox:
-        asked = await outbox.enqueue_many(
-            [request(f"k{n}", kind="file", lane_key=f"lane{n % 12}") for n in range(360)]
-        )
+        asked = await outbox.enqueue_many([request(f"k{n}", kind="file", lane_key=f"lane{n % 12}") for n in range(360)])
         for _ in range(5):
             with program(real.url, record, "--lease", "0.4") as one, program(real.url, record, "--lease", "0.4") as two:
                 await asyncio.to_thread(started, one)
@@ -87,8 +85,8 @@ async def test_p8_two_programs_killed_at_random(real: World, tmp_path: Path):
 
 @pytest.mark.parametrize("grace", [0.0, 0.05])
 @pytest.mark.parametrize("where", ["claimed", "before", "fencing", "fenced"])
-async def test_p8_a_cancelled_executor(world: World, where: str, grace: float):
-    """Stopped at any moment of an attempt, and started again: one call at the most, and what is fenced is not repeated."""
+async def test_p8_a_cancelled_executor(world: World, where: str, grace: float) -> None:
+    """Stopped at any moment of an attempt, and started again: there is one call at the most."""
     adapter = ScriptedAdapter()
     at, go_on = asyncio.Event(), asyncio.Event()
 
@@ -119,7 +117,7 @@ async def test_p8_a_cancelled_executor(world: World, where: str, grace: float):
             at.set()
         return claims
 
-    outbox.storage.begin_write = fencing  # type: ignore[method-assign]
+    outbox.storage.begin_write = fencing  # type: ignore[method-assign, assignment]
     outbox.storage.claim = claiming  # type: ignore[method-assign]
     executor = await world.executor(outbox, grace=grace)
     asked = await outbox.enqueue(request())
@@ -139,7 +137,7 @@ async def test_p8_a_cancelled_executor(world: World, where: str, grace: float):
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_p8_whatever_the_adapter_does(world: World, seed: int):
+async def test_p8_whatever_the_adapter_does(world: World, seed: int) -> None:  # noqa: C901 - one story, told once
     """Sixty actions with random scripts, random clock moves and two executors: one write per unproven fence."""
     dice = random.Random(seed)  # noqa: S311 - a schedule, no secret
     proven: Counter[str] = Counter()
@@ -193,12 +191,15 @@ async def test_p8_whatever_the_adapter_does(world: World, seed: int):
     assert one.metrics.total("action.attempts") > 0
 
 
-async def test_p8_a_kind_nobody_declared_counts_as_at_most_once(world: World):
+async def test_p8_a_kind_nobody_declared_counts_as_at_most_once(world: World) -> None:
     """A row of an undeclared kind whose write started is never claimed, not even by SQL."""
     outbox = await world.outbox()
     asked = await outbox.enqueue(request(kind="unknown"))
     soon = world.clock.milliseconds + 1000
-    claim = "UPDATE agent_action SET state = 'EXECUTING', epoch = epoch + 1, attempt = attempt + 1, lease_owner = 'x', lease_expires_at = ?"
+    claim = (
+        "UPDATE agent_action SET state = 'EXECUTING', epoch = epoch + 1, attempt = attempt + 1, "
+        "lease_owner = 'x', lease_expires_at = ?"
+    )
     world.sql(claim, soon)
     world.sql("UPDATE agent_action SET write_started_at = 1")
     await world.passes(2.0)
@@ -207,7 +208,7 @@ async def test_p8_a_kind_nobody_declared_counts_as_at_most_once(world: World):
     assert (await the(outbox, asked.id)).epoch == 1
 
 
-async def test_p8_an_executor_that_dies_in_its_own_process(world: World):
+async def test_p8_an_executor_that_dies_in_its_own_process(world: World) -> None:
     """The loop is torn down under a fenced attempt; another executor of the process does not write again."""
     adapter = ScriptedAdapter()
     adapter.on("a", Step(hangs=True))

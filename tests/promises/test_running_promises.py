@@ -15,6 +15,7 @@ from edgeoutbox import (
     Attempt,
     Defer,
     Done,
+    Executor,
     FenceRefused,
     KeyOfAnotherKind,
     Outbox,
@@ -39,11 +40,9 @@ def real(request: pytest.FixtureRequest, tmp_path: Path) -> World:
 
 
 @pytest.mark.parametrize("commits", [True, False])
-async def test_p1_the_callers_transaction_decides(real: World, commits: bool):
+async def test_p1_the_callers_transaction_decides(real: World, commits: bool) -> None:
     """An action enqueued on the caller's connection is sent when that commits, and never when it rolls back."""
     adapter = ScriptedAdapter()
-    from edgeoutbox import Executor  # noqa: PLC0415 - only this test runs one on the machine's clock
-
     async with Outbox(real.url, [adapter]) as outbox, Executor(outbox):
         if real.driver is ApswDriver:
             own: Any = apsw.Connection(str(real.path))
@@ -88,7 +87,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.parametrize("commits", ["commits", "does not"])
-async def test_p1_killed_around_the_commit(world: World, commits: str):
+async def test_p1_killed_around_the_commit(world: World, commits: str) -> None:
     """A program killed before its commit leaves neither its row nor its action; killed after it, both."""
     adapter = ScriptedAdapter()
     outbox, executor = await world.running(adapter)
@@ -105,10 +104,11 @@ async def test_p1_killed_around_the_commit(world: World, commits: str):
     assert (await outbox.get(key="a") is not None) == bool(there)
 
 
-async def test_p2_once_per_key(world: World, caplog: pytest.LogCaptureFixture):
+async def test_p2_once_per_key(world: World, caplog: pytest.LogCaptureFixture) -> None:
     """A repeat returns the first action, in every state; other content is said and logged, another kind refused."""
     adapter = ScriptedAdapter()
-    outbox, _ = await world.running(adapter, ScriptedAdapter("other"))
+    await world.running(adapter, ScriptedAdapter("other"))
+    outbox = await world.outbox()
     first = await outbox.enqueue(request("a", payload={"n": 1}, lane_key="lane"))
     await ended(outbox, first.id)
     again = await outbox.enqueue(request("a", payload={"n": 1}, lane_key="lane"))
@@ -122,7 +122,7 @@ async def test_p2_once_per_key(world: World, caplog: pytest.LogCaptureFixture):
     assert adapter.writes == ["a"]
 
 
-async def test_p2_many_at_once_make_one(world: World):
+async def test_p2_many_at_once_make_one(world: World) -> None:
     """Fifty concurrent enqueues of one key are one action, sent once."""
     adapter = ScriptedAdapter()
     outbox, executor = await world.running(adapter)
@@ -134,8 +134,8 @@ async def test_p2_many_at_once_make_one(world: World):
 
 
 @pytest.mark.parametrize("seed", range(2))
-async def test_p5_lanes_keep_their_order(world: World, seed: int):
-    """With retries, deferrals, proposals and two executors at work, first attempts of a lane start in id order, one at a time."""
+async def test_p5_lanes_keep_their_order(world: World, seed: int) -> None:  # noqa: C901 - one story, told once
+    """With retries, deferrals, proposals and two executors, first attempts of a lane start in id order, alone."""
     dice = random.Random(seed)  # noqa: S311 - a schedule, no secret
     began: dict[str, list[int]] = defaultdict(list)
     inside: dict[str, int] = defaultdict(int)
@@ -149,7 +149,7 @@ async def test_p5_lanes_keep_their_order(world: World, seed: int):
         await asyncio.sleep(0)
         inside[lane] -= 1
         if dice.random() < 0.3:
-            return dice.choice([Retry("421", wait=2.0), Defer("450", wait=3.0)])
+            return Retry("421", wait=2.0) if dice.random() < 0.5 else Defer("450", wait=3.0)
         await attempt.begin_write()
         return Done()
 
@@ -182,7 +182,7 @@ async def test_p5_lanes_keep_their_order(world: World, seed: int):
         assert ids == sorted(ids)
 
 
-async def test_p5_what_waits_holds_its_lane(world: World):
+async def test_p5_what_waits_holds_its_lane(world: World) -> None:
     """A retry, a later due time and a proposal hold what stands behind them; another lane passes them."""
     adapter = ScriptedAdapter()
     adapter.on("r1", Retry("421", wait=100.0))
@@ -198,14 +198,13 @@ async def test_p5_what_waits_holds_its_lane(world: World):
     await until(lambda: executor.metrics.total("action.attempts") == 3)
     assert [call.key for call in adapter.calls if call.key[-1] == "2"] == []
     await drain(executor, world.clock)
-    assert [key for key in adapter.writes if key in {"r2", "d1", "d2"}] == ["d1", "d2", "r2"] or sorted(
-        adapter.writes
-    ) == sorted(["r1", "r1", "r2", "d1", "d2", "free", "alone"])
-    assert "p2" not in adapter.writes
+    assert [key for key in adapter.writes if key.startswith("r")] == ["r1", "r1", "r2"]
+    assert [key for key in adapter.writes if key.startswith("d")] == ["d1", "d2"]
+    assert [key for key in adapter.writes if key.startswith("p")] == []
 
 
 @pytest.mark.parametrize("how", ["erased", "ended by sql", "reclaimed"])
-async def test_p6_a_stale_attempt_changes_nothing(world: World, how: str):
+async def test_p6_a_stale_attempt_changes_nothing(world: World, how: str) -> None:
     """Once the action was erased, ended or claimed again, the running attempt gets no fence and settles nothing."""
     gate = asyncio.Event()
     refused: list[bool] = []
@@ -243,13 +242,15 @@ async def test_p6_a_stale_attempt_changes_nothing(world: World, how: str):
     assert asked.id == 1
 
 
-async def test_p7_the_fence_is_committed_before_the_adapter_goes_on(world: World):
+async def test_p7_the_fence_is_committed_before_the_adapter_goes_on(world: World) -> None:
     """What `begin_write` returned is in the file for every other connection, with its time in the dispatch log."""
     seen: list[list[tuple[Any, ...]]] = []
 
     async def look(attempt: Attempt[Any]) -> Result:
         await attempt.begin_write()
-        seen.append(world.sql("SELECT write_started_at, (SELECT write_started_at FROM agent_action_attempt) FROM agent_action"))
+        seen.append(
+            world.sql("SELECT write_started_at, (SELECT write_started_at FROM agent_action_attempt) FROM agent_action")
+        )
         return Done()
 
     adapter = ScriptedAdapter()
@@ -259,8 +260,8 @@ async def test_p7_the_fence_is_committed_before_the_adapter_goes_on(world: World
     assert seen == [[(world.clock.milliseconds, world.clock.milliseconds)]]
 
 
-async def test_p7_no_call_when_the_fence_cannot_be_stored(world: World):
-    """While another program holds the write lock, no provider is called; the attempt is given back and counts as none."""
+async def test_p7_no_call_when_the_fence_cannot_be_stored(world: World) -> None:
+    """While another program holds the write lock, no provider is called; the attempt does not count."""
     adapter = ScriptedAdapter()
     at, go_on = asyncio.Event(), asyncio.Event()
 
@@ -290,8 +291,8 @@ async def test_p7_no_call_when_the_fence_cannot_be_stored(world: World):
     assert adapter.writes == ["a"]
 
 
-async def test_p10_an_action_that_kills_its_process(real: World, tmp_path: Path):
-    """It ends ATTEMPTS_EXHAUSTED after as many crashes as it has attempts; its lane goes on, with one row for each crash."""
+async def test_p10_an_action_that_kills_its_process(real: World, tmp_path: Path) -> None:
+    """It ends ATTEMPTS_EXHAUSTED after as many crashes as it has attempts, each of them logged; its lane goes on."""
     record = tmp_path / "record"
     async with Outbox(real.url) as outbox:
         poison = await outbox.enqueue(request("poison", kind="file", payload={"dies": "exits"}, lane_key="lane"))
@@ -311,19 +312,14 @@ async def test_p10_an_action_that_kills_its_process(real: World, tmp_path: Path)
     assert [key for key, _, _ in calls(record)] == ["behind"]
 
 
-async def test_p10_others_never_wait_for_a_dead_holder(world: World):
+async def test_p10_others_never_wait_for_a_dead_holder(world: World) -> None:
     """While the dead holder's lease runs, other lanes go on; when it ends, so does its own."""
     adapter = ScriptedAdapter()
     outbox = await world.outbox(adapter)
     lost = await outbox.enqueue(request("lost", lane_key="lane"))
     behind = await outbox.enqueue(request("behind", lane_key="lane"))
     other = await outbox.enqueue(request("other", lane_key="other"))
-    world.sql(
-        "UPDATE agent_action SET state = 'EXECUTING', epoch = 1, attempt = 1, lease_owner = 'dead', lease_expires_at = ? "
-        "WHERE id = ?",
-        world.clock.milliseconds + 120_000,
-        lost.id,
-    )
+    world.taken("dead", 120_000, f"id = {lost.id}")
     executor = await world.executor(outbox)
     await ended(outbox, other.id)
     await executor.until_idle()
@@ -334,8 +330,8 @@ async def test_p10_others_never_wait_for_a_dead_holder(world: World):
     assert (await the(outbox, lost.id)).attempt == 2
 
 
-async def test_p11_two_builds_over_one_database(world: World):
-    """Each build carries out only the variants that it knows; the lane keeps its order; nothing is reaped, failed or counted."""
+async def test_p11_two_builds_over_one_database(world: World) -> None:
+    """Each build carries out the variants that it knows; the others keep their lane and are not reaped or counted."""
     old = ScriptedAdapter(variants=key_suffix("send"), max_attempts=1)
     new = ScriptedAdapter(variants=key_suffix("send", "retract"), max_attempts=1)
     outbox, executor = await world.running(old)
@@ -346,12 +342,7 @@ async def test_p11_two_builds_over_one_database(world: World):
     elsewhere = await producer.enqueue(request("3:send"))
     await ended(outbox, first.id)
     await ended(outbox, elsewhere.id)
-    world.sql(
-        "UPDATE agent_action SET state = 'EXECUTING', epoch = 1, attempt = 1, lease_owner = 'newer', lease_expires_at = ? "
-        "WHERE id = ?",
-        world.clock.milliseconds + 1000,
-        retract.id,
-    )
+    world.taken("newer", 1000, f"id = {retract.id}")
     await world.passes(20_000.0)
     await executor.until_idle()
     unknown = await the(outbox, retract.id)
@@ -367,7 +358,7 @@ async def test_p11_two_builds_over_one_database(world: World):
     assert outcome(await the(outbox, behind.id)) == ("DONE", "CONFIRMED")
 
 
-async def test_p13_a_forgotten_subject_leaves_nothing(world: World):
+async def test_p13_a_forgotten_subject_leaves_nothing(world: World) -> None:
     """Erased in every state, with the dispatch log; the running attempt's later writes find nothing."""
     gate = asyncio.Event()
     adapter = ScriptedAdapter()
@@ -390,7 +381,7 @@ async def test_p13_a_forgotten_subject_leaves_nothing(world: World):
     assert world.sql("SELECT * FROM agent_action_ended") == []
 
 
-async def test_p14_no_transaction_across_a_provider_call(world: World):
+async def test_p14_no_transaction_across_a_provider_call(world: World) -> None:
     """From inside the adapter, before and behind its fence, another program gets the write lock at once."""
     locked: list[str] = []
 

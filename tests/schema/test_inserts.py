@@ -14,7 +14,8 @@ def test_an_insert_of_three_columns_is_a_whole_action(db: Database) -> None:
     """Kind, key and payload are enough: lane, workspace, digest and times follow."""
     db(PLAIN, "k")
     [row] = db(
-        "SELECT id, workspace_id, lane_key, payload_digest, state, is_head, epoch, attempt, forget_at_end FROM agent_action"
+        "SELECT id, workspace_id, lane_key, payload_digest, state, is_head, epoch, attempt, forget_at_end "
+        "FROM agent_action"
     )
     assert row == (1, "default", None, None, "ADMITTED", 1, 0, 0, 0)
     [(created, due, admitted)] = db("SELECT created_at, due_at, admitted_at FROM agent_action")
@@ -198,7 +199,8 @@ def test_p3_a_replace_evicts_no_action(replacing: Database, verb: str, state: st
         replacing.end(action)
     replacing.refuses(
         "REPLACE would delete the action that holds this idempotency_key; use ON CONFLICT",
-        f"{verb} INTO agent_action (kind, idempotency_key, payload, lane_key) VALUES ('email', 'taken', '{{}}', 'lane')",
+        f"{verb} INTO agent_action (kind, idempotency_key, payload, lane_key) "
+        "VALUES ('email', 'taken', '{}', 'lane')",
     )
 
 
@@ -272,7 +274,8 @@ def test_p2_on_conflict_do_nothing_of_many_rows_inserts_the_new_ones(
     replacing.insert(idempotency_key="taken")
     rows = ", ".join(f"('email', '{key}', '{{}}')" for key in keys)
     replacing(
-        f"INSERT INTO agent_action (kind, idempotency_key, payload) VALUES {rows} ON CONFLICT (idempotency_key) DO NOTHING"
+        f"INSERT INTO agent_action (kind, idempotency_key, payload) VALUES {rows} "
+        "ON CONFLICT (idempotency_key) DO NOTHING"
     )
     assert replacing("SELECT idempotency_key FROM agent_action ORDER BY id") == [("taken",), ("a",), ("b",)]
 

@@ -210,7 +210,8 @@ def test_each_claim_is_logged_with_its_owner_and_fence(db: Database) -> None:
     db.fence(action)
     db.claim(action, LONG_AGO)
     rows = db(
-        "SELECT epoch, attempt, owner, write_started_at IS NOT NULL, settled_at FROM agent_action_attempt ORDER BY epoch"
+        "SELECT epoch, attempt, owner, write_started_at IS NOT NULL, settled_at "
+        "FROM agent_action_attempt ORDER BY epoch"
     )
     assert rows == [(1, 1, "me", 1, None), (2, 2, "me", 0, None)]
 

@@ -26,12 +26,11 @@ def test_p3_every_pair_of_states_is_allowed_exactly_as_the_table_says(
 
 
 @pytest.mark.parametrize(
-    ("before", "after"), [pair for pair in PAIRS if pair[0] in OPEN and pair not in TRANSITIONS], ids=lambda s: str(s)
+    ("before", "after"), [pair for pair in PAIRS if pair[0] in OPEN and pair not in TRANSITIONS], ids=str
 )
 def test_p3_a_step_that_is_not_in_the_table_is_named_as_such(db: Database, before: State, after: State) -> None:
     """Whoever tries a forbidden step is sent to the table of the steps."""
     action = db.bring_to(before)
-    db.raw.execute("DROP TRIGGER guard_agent_action_claim_expired")
     db.refuses("the lifecycle has no such step", f"UPDATE agent_action SET {step_to(after)} WHERE id = {action}")
 
 
@@ -131,7 +130,7 @@ def test_p3_an_ended_action_has_a_stop_reason(db: Database, state: State) -> Non
 @pytest.mark.parametrize(
     ("state", "reason"),
     [(s, r) for s in sorted(ENDED) for r in [*StopReason, "BECAUSE"] if r not in STOP_REASONS[s]],
-    ids=lambda value: str(value),
+    ids=str,
 )
 def test_p3_a_stop_reason_belongs_to_its_state(db: Database, state: State, reason: str) -> None:
     """A reason of another state, or of none, is refused."""

@@ -4,6 +4,7 @@ import hashlib
 import shutil
 import sqlite3
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -77,7 +78,7 @@ def _run(connection: Connection, sql: str) -> None:
 
 
 @pytest.fixture
-def connection(database: Path, driver: Driver):
+def connection(database: Path, driver: Driver) -> Iterator[Connection]:
     """A connection of the package to a database of schema 1, with one action in it."""
     opened = driver.open(str(database), 1000, None)
     schema.migrate(opened)

@@ -180,7 +180,7 @@ async def test_p9_a_full_database_takes_nothing_half_and_goes_on_when_there_is_r
 
 
 async def test_a_full_database_costs_only_the_operations_that_need_room(database: Path, driver: Driver) -> None:
-    """In one batch with a big enqueue, which rolls the whole transaction back, small changes are stored all the same."""
+    """Beside a big enqueue, which rolls the whole batch back, small changes are stored all the same."""
     storage = SqliteStorage(database, driver)
     await storage.open()
     held = await started(storage, "executing")
@@ -210,7 +210,7 @@ async def test_a_connection_to_another_database_is_refused(database: Path, drive
 async def test_a_connection_without_the_schema_is_refused(database: Path, driver: Driver, tmp_path: Path) -> None:
     """With what to do about it, also without an open outbox."""
     other = plain(tmp_path / "other.db", driver)
-    with pytest.raises(NoSchema, match="open it with Outbox once, or apply schema.sql"):
+    with pytest.raises(NoSchema, match=r"open it with Outbox once, or apply schema\.sql"):
         enqueue_sync(a_request(), other)
     async with Outbox(SqliteStorage(database, driver)) as outbox:
         with pytest.raises(NoSchema):
@@ -330,7 +330,7 @@ def test_a_program_that_forgets_to_close_still_ends(database: Path, scheme: str)
 
 
 async def test_text_that_is_not_utf8_stalls_nobody(storage: SqliteStorage, database: Path, driver: Driver) -> None:
-    """A program in another language stored Latin-1 as text: its row must not keep every other one from being claimed."""
+    """A program in another language stored Latin-1 as text: its row must not keep others from being claimed."""
     await enqueue(storage, "good")
     connection = plain(database, driver)
     connection.execute(

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import aiosqlite
 import apsw
@@ -52,12 +53,8 @@ async def test_an_outbox_is_opened_beside_the_applications_same_copy(file: Path,
     """One library for both is how it is meant."""
     connection = open_plain(file, driver)
     connection.execute("SELECT * FROM agent_action").fetchall()
-    if driver.copy == "apsw":
-        async with Outbox(SqliteStorage(file, driver)) as outbox:
-            assert await outbox.get(key="k") is None
-    else:
-        async with Outbox(SqliteStorage(file, driver)) as outbox:
-            assert await outbox.get(key="k") is None
+    async with Outbox(SqliteStorage(file, driver)) as outbox:
+        assert await outbox.get(key="k") is None
     connection.close()
 
 
@@ -202,10 +199,13 @@ async def test_looking_for_the_other_copy_opens_no_file(
     file: Path, driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Even an open and a close of the file in this process would drop its locks."""
-    opened: list[object] = []
+    opened: list[str] = []
     real_open = os.open
-    monkeypatch.setattr(
-        os, "open", lambda path, *rest, **named: (opened.append(path), real_open(path, *rest, **named))[1]
-    )
+
+    def noted(path: str | os.PathLike[str], *rest: Any, **named: Any) -> int:
+        opened.append(str(path))
+        return real_open(path, *rest, **named)
+
+    monkeypatch.setattr(os, "open", noted)
     copies.require_same_copy(file, driver.copy)
-    assert str(file) not in [str(path) for path in opened]
+    assert str(file) not in opened

@@ -56,6 +56,7 @@ SETTLEMENTS = {
     "exhausted": Settlement(State.FAILED, "Retry", StopReason.ATTEMPTS_EXHAUSTED, clears_fence=True),
     "cancelled": Settlement(State.CANCELLED, "Cancelled", StopReason.NOT_NEEDED),
 }
+answers = st.sampled_from([*SETTLEMENTS, "retry", "retry", "defer", "reread", "reread"])
 COLUMNS = (
     "id, idempotency_key, kind, lane_key, state, epoch, attempt, lease_owner, lease_expires_at, write_started_at, "
     "stop_reason, is_head, due_at, payload IS NULL, forget_at_end"
@@ -127,7 +128,7 @@ class Lives(RuleBasedStateMachine):
         proposed=st.booleans(),
         supersede=st.sampled_from([None, None, None, "enqueue", "refuse"]),
     )
-    def enqueue(
+    def enqueue(  # noqa: PLR0917 - hypothesis gives each by name
         self,
         key: str,
         kind: str,
@@ -245,25 +246,41 @@ class Lives(RuleBasedStateMachine):
             self.unproven.add(row.id)
             self.own_fence.add((held.id, held.epoch))
 
-    @rule(held=claims, name=st.sampled_from([*SETTLEMENTS, "retry", "retry", "defer", "reread", "reread"]), wait=waits)
+    @rule(held=claims, name=answers, wait=waits)
     def settle(self, held: Claim, name: str, wait: int) -> None:
         """P6: every kind of end, by holders and by those who lost the action."""
-        row = self.reference.rows.get(held.id)
-        if name == "reread":
-            if held.action.kind == ONCE:
-                return  # recorded as Uncertain by the executor
-            settlement = Settlement(State.EXECUTING, "Reread", wait=wait)
-        elif name in {"retry", "defer"}:
-            if name == "defer" and row is not None and held.action.write_started_at is not None:
-                settlement = Settlement(State.EXECUTING, "Defer", wait=wait, counts=False)
-            else:
-                settlement = Settlement(State.ADMITTED, name, wait=wait, counts=name == "retry", clears_fence=True)
-        else:
-            settlement = SETTLEMENTS[name]
-        recorded = self.reference.settle(held.id, held.epoch, held.owner, settlement, self.now)
-        assert self.run(self.storage.settle(held, settlement)) is recorded
-        if recorded and settlement.clears_fence:
-            self.unproven.discard(held.id)
+        self._settle_together([(held, name)], wait)
+
+    @rule(first=claims, second=claims, third=claims, names=st.tuples(answers, answers, answers), wait=waits)
+    def settle_together(
+        self, first: Claim, second: Claim, third: Claim, names: tuple[str, str, str], wait: int
+    ) -> None:
+        """P6: several in one commit, some of them perhaps of one action or of one claim: each in its turn."""
+        self._settle_together(list(zip((first, second, third), names, strict=True)), wait)
+
+    def _settle_together(self, settled: list[tuple[Claim, str]], wait: int) -> None:
+        batch = [(held, self._settlement(held, name, wait)) for held, name in settled]
+        expected = []
+        for held, settlement in batch:
+            recorded = self.reference.settle(held.id, held.epoch, held.owner, settlement, self.now)
+            if recorded and settlement.clears_fence:
+                self.unproven.discard(held.id)
+            expected.append(recorded)
+
+        async def together() -> list[bool]:
+            return list(await asyncio.gather(*(self.storage.settle(*each) for each in batch)))
+
+        assert self.run(together()) == expected
+
+    def _settlement(self, held: Claim, name: str, wait: int) -> Settlement:
+        # An executor records a reread of an at-most-once kind as Uncertain.
+        if name == "reread" and held.action.kind != ONCE:
+            return Settlement(State.EXECUTING, "Reread", wait=wait)
+        if name == "defer" and held.action.write_started_at is not None:
+            return Settlement(State.EXECUTING, "Defer", wait=wait, counts=False)
+        if name in {"retry", "defer"}:
+            return Settlement(State.ADMITTED, name, wait=wait, counts=name == "retry", clears_fence=True)
+        return SETTLEMENTS["uncertain" if name == "reread" else name]
 
     # --- time and upkeep ---------------------------------------------------------------------------------------------
 
@@ -321,7 +338,9 @@ class Lives(RuleBasedStateMachine):
         else:
             self.reference.cancel([row], StopReason.REFUSED if verdict == "refuse" else StopReason.WITHDRAWN)
 
-    def _refusal(self, row: Row | None, verdict: str, *, right: bool) -> type[Exception] | None:
+    def _refusal(  # noqa: PLR0911 - one return for each verdict
+        self, row: Row | None, verdict: str, *, right: bool
+    ) -> type[Exception] | None:
         if row is None:
             return NoSuchAction
         if verdict in {"admit", "refuse"} and row.state is not State.PROPOSED:

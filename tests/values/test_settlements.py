@@ -208,7 +208,8 @@ def test_an_abandonment_that_nobody_asked_for_is_an_error_of_the_adapter() -> No
 
 
 OUTCOMES: list[Outcome] = [
-    Done("ref"), Done("ref", read_back=True), Retry("busy"), Defer("limit"), Defer("down", scope="kind"), Reread("lost"),
+    Done("ref"), Done("ref", read_back=True), Retry("busy"), Defer("limit"), Defer("down", scope="kind"),
+    Reread("lost"),
     Uncertain("no answer"), Failed(StopReason.REJECTED, "550"), Cancelled(StopReason.NOT_NEEDED), Abandoned(),
     *(_interrupted(by) for by in Interruption),
 ]  # fmt: skip

@@ -123,7 +123,12 @@ def begin_writes(connection: Connection, attempts: Sequence[Attempting]) -> list
     """Set the fences of many attempts, or say why not."""
     rows = connection.execute(BEGIN_WRITE, (json.dumps([*set(attempts)]),))
     fences = {row[:3]: Fence(*row[3:]) for row in rows}
-    return [fences.get(attempt[:3]) or _refusal(connection, *attempt[:3]) for attempt in attempts]
+    answers: list[Fence | Refusal] = []
+    for attempt in attempts:
+        fence = fences.get(attempt[:3])
+        enough = fence is not None and fence.lease_left >= attempt[3]  # another window of it may have been shorter
+        answers.append(fence if fence is not None and enough else _refusal(connection, *attempt[:3]))
+    return answers
 
 
 def _refusal(connection: Connection, action_id: int, epoch: int, owner: str) -> Refusal:

@@ -149,6 +149,19 @@ def settle(connection: Connection, claim: Claim, settlement: Settlement, hook: H
 
 def settle_many(connection: Connection, settlements: Sequence[Settling]) -> list[bool]:
     """Write each settlement whose claim still holds its action, and fill the log for all; whether each was written."""
+    recorded = [False] * len(settlements)
+    left = list(range(len(settlements)))
+    while left:
+        # Claims of one action take turns: of two rows for one action, an UPDATE would choose one.
+        firsts = {settlements[place][0].id: place for place in reversed(left)}
+        turn = sorted(firsts.values())
+        for place, done in zip(turn, _settle_each(connection, [settlements[place] for place in turn]), strict=True):
+            recorded[place] = done
+        left = sorted(set(left) - set(turn))
+    return recorded
+
+
+def _settle_each(connection: Connection, settlements: Sequence[Settling]) -> list[bool]:
     ends = [(claim, settlement) for claim, settlement in settlements if settlement.state.ended]
     rows = connection.execute(END, (json.dumps([_end(*each) for each in ends]),)) if ends else []
     written = {action_id for action_id, _ in rows}

@@ -207,7 +207,7 @@ class Deciding(Topic):
         assert await everything(storage) == before
 
     async def test_what_an_executor_serves_is_not_lost(self, storage: Storage, clock: MovableClock) -> None:
-        """It will take it up itself; one that knows another variant, or has not been seen for a minute, does not count."""
+        """It will take it up itself; one that knows other variants, or has left, does not count."""
         held = await started(storage)
         milliseconds(clock, LEASE)
         await storage.heartbeat("two", "1.0", {"email": KNOWN})

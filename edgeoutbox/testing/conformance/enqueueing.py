@@ -59,7 +59,8 @@ class Enqueueing(Topic):
         assert action.payload_digest == request.payload_digest
         assert (action.state, action.is_head, action.epoch, action.attempt) == (State.ADMITTED, True, 0, 0)
         assert (action.created_at, action.admitted_at) == (now, now)
-        assert action.lease_owner is action.lease_expires_at is action.write_started_at is action.ended_at is None
+        assert (action.lease_owner, action.lease_expires_at) == (None, None)
+        assert (action.write_started_at, action.ended_at) == (None, None)
         assert (answer.created, answer.same_content, answer.state) == (True, True, State.ADMITTED)
 
     async def test_an_action_without_a_time_is_due_now(self, storage: Storage, clock: MovableClock) -> None:

@@ -11,6 +11,7 @@ from edgeoutbox.testing.conformance.story import (
     SECOND,
     WINDOW,
     Topic,
+    both,
     claim,
     declare,
     enqueue,
@@ -133,6 +134,35 @@ class Fencing(Topic):
         before = await everything(storage)
         assert await storage.begin_write(held.id, held.epoch, held.owner, 0) is Refusal.NOT_HELD
         assert await everything(storage) == before
+
+    async def test_p8_many_fences_at_once_are_each_answered_as_their_own(
+        self, storage: Storage, clock: MovableClock
+    ) -> None:
+        """Held, stale, expired and short of time, asked for together."""
+        await enqueue(storage, "expired", expires_at=clock.milliseconds + SECOND)
+        expired = await claim(storage)
+        short = await started(storage, "short", lease=WINDOW // 2)
+        ended = await started(storage, "ended")
+        await storage.settle(ended, DONE)
+        held = [await started(storage, f"k{n}") for n in range(3)]
+        milliseconds(clock, SECOND)
+        answers = await both(
+            *(storage.begin_write(one.id, one.epoch, one.owner, WINDOW) for one in (*held, expired, short, ended))
+        )
+        given = Fence(clock.milliseconds, LEASE - SECOND)
+        assert answers == [given, given, given, Refusal.EXPIRED, Refusal.LEASE_SHORT, Refusal.NOT_HELD]
+        for one in (expired, short, ended):
+            assert (await read(storage, one.id)).write_started_at is None
+
+    async def test_p8_each_window_is_judged_by_itself(self, storage: Storage) -> None:
+        """One that the lease has room for does not speak for another that it has not."""
+        held = await started(storage)
+        short, long = await both(
+            storage.begin_write(held.id, held.epoch, held.owner, WINDOW),
+            storage.begin_write(held.id, held.epoch, held.owner, LEASE + 1),
+        )
+        assert isinstance(short, Fence)
+        assert long is Refusal.LEASE_SHORT
 
     async def test_p13_a_fence_after_an_erasure_is_refused(self, storage: Storage) -> None:
         """There is no action any more, and no row comes back."""

@@ -18,6 +18,7 @@ from edgeoutbox.testing.conformance.story import (
     LEASE,
     MINUTE,
     SECOND,
+    WITHDRAW,
     Topic,
     a_request,
     both,
@@ -291,10 +292,7 @@ class Hooked(Topic):
             case "supersede":
                 await storage.enqueue([a_request("new", "lane")], supersede=Supersede(decodable={"email": ALWAYS}))
             case "sql":
-                await backend.sql(
-                    "UPDATE agent_action SET state = 'CANCELLED', stop_reason = 'WITHDRAWN', payload = NULL WHERE id = ?",
-                    action_id,
-                )
+                await backend.sql(WITHDRAW, action_id)
             case "settle of another build":
                 await storage.settle(await claim(storage), DONE)
             case _:

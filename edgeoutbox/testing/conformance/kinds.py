@@ -34,7 +34,7 @@ class Kinds(Topic):
         assert (policy.name, policy.delivery) == ("email", Delivery.READS_BACK)
         assert (policy.has_ended_hook, policy.requires_approval, policy.instance_level) == (True, True, True)
         assert policy.retention_days == 7
-        assert policy.cooling_until is policy.cooling_reason is policy.paused_by is None
+        assert (policy.cooling_until, policy.cooling_reason, policy.paused_by) == (None, None, None)
         assert await storage.kinds() == {"email": policy}
 
     @pytest.mark.parametrize("first", list(Delivery))
@@ -122,7 +122,7 @@ class Kinds(Topic):
         await storage.cool_down("email", "cannot log in", HOUR)
         assert (await declare(storage, settings="password: one")).cooling_until is not None
         policy = await declare(storage, settings="password: two")
-        assert policy.cooling_until is policy.cooling_reason is None
+        assert (policy.cooling_until, policy.cooling_reason) == (None, None)
 
     async def test_p12_settings_are_not_stored(self, storage: Storage, backend: Backend) -> None:
         """They may hold a secret: a cut and salted digest tells them apart, and nothing more."""
@@ -138,7 +138,7 @@ class Kinds(Topic):
         assert (await storage.kinds())["email"].paused_by == "ann"
         assert await storage.resume("email") is True
         policy = (await storage.kinds())["email"]
-        assert policy.paused_by is policy.cooling_until is policy.cooling_reason is None
+        assert (policy.paused_by, policy.cooling_until, policy.cooling_reason) == (None, None, None)
 
     async def test_a_pause_outlives_other_settings(self, storage: Storage) -> None:
         """Only people pause, and only people resume."""

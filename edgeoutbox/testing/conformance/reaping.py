@@ -89,7 +89,7 @@ class Reaping(Topic):
             assert reaped == [action]
             assert (action.state, action.stop_reason) == end
             assert (action.payload, action.ended_at, action.is_head) == (None, clock.milliseconds, False)
-            assert action.lease_owner is action.lease_expires_at is None
+            assert (action.lease_owner, action.lease_expires_at) == (None, None)
             assert await storage.claim([kind], 1, "two") == []
 
     async def test_p8_a_kind_that_nobody_declared_is_reaped_as_at_most_once(

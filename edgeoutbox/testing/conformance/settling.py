@@ -1,5 +1,7 @@
 """Settle: the write that ends an attempt."""
 
+import asyncio
+
 import pytest
 
 from edgeoutbox.errors import ForbiddenByGuard
@@ -17,6 +19,7 @@ from edgeoutbox.testing.conformance.story import (
     SECOND,
     UNCERTAIN,
     Topic,
+    both,
     claim,
     declare,
     enqueue,
@@ -59,7 +62,7 @@ class Settling(Topic):
         assert (action.state, action.stop_reason, action.ended_at) == (state, reason, clock.milliseconds)
         assert (action.payload, action.payload_digest) == (None, held.action.payload_digest)
         assert (action.last_error, action.readback_ref, action.is_head) == ("code 550", "ref", False)
-        assert action.lease_owner is action.lease_expires_at is None
+        assert (action.lease_owner, action.lease_expires_at) == (None, None)
         assert (action.epoch, action.attempt) == (1, 1)
         [log] = await storage.attempts(held.id)
         assert (log.result, log.reason, log.readback_ref) == ("Answer", "our words", "ref")
@@ -71,7 +74,7 @@ class Settling(Topic):
         await retry(storage, held, MINUTE)
         action = await read(storage, held.id)
         assert (action.state, action.due_at, action.attempt) == (State.ADMITTED, clock.milliseconds + MINUTE, 1)
-        assert action.write_started_at is action.lease_owner is action.lease_expires_at is None
+        assert (action.write_started_at, action.lease_owner, action.lease_expires_at) == (None, None, None)
         assert (action.payload, action.last_error, action.is_head) == (held.action.payload, "busy", True)
         milliseconds(clock, MINUTE)
         again = await claim(storage)
@@ -216,6 +219,73 @@ class Settling(Topic):
             await storage.settle(held, Settlement(State.DONE, "Done", StopReason.EXPIRED))
         assert await everything(storage) == before
         assert await storage.settle(held, DONE) is True
+
+    @pytest.mark.parametrize("second", EVERY_SETTLEMENT, ids=lambda one: one.result)
+    async def test_p6_two_settlements_of_one_claim_at_once_record_one(
+        self, storage: Storage, second: Settlement
+    ) -> None:
+        """The action and its log say the same of it, and only its caller is told that it was recorded."""
+        await declare(storage, delivery=Delivery.READS_BACK)
+        held = await started(storage, fenced=True)
+        other = await started(storage, "other")
+        answers = await both(storage.settle(held, UNCERTAIN), storage.settle(held, second), storage.settle(other, DONE))
+        assert sorted(answers[:2]) == [False, True]
+        assert answers[2] is True
+        recorded = UNCERTAIN if answers[0] else second
+        action = await read(storage, held.id)
+        [log] = await storage.attempts(held.id)
+        assert (action.state, action.stop_reason) == (recorded.state, recorded.stop_reason)
+        assert (log.result, log.recorded) == (recorded.result, True)
+
+    async def test_p6_a_stale_settle_beside_that_of_the_holder_is_not_recorded(
+        self, storage: Storage, clock: MovableClock
+    ) -> None:
+        """Both at once, and both DONE: the log tells which of the two attempts ended the action."""
+        old = await started(storage)
+        milliseconds(clock, LEASE)
+        new = await claim(storage, "two")
+        assert await both(storage.settle(old, DONE), storage.settle(new, DONE)) == [False, True]
+        assert [log.recorded for log in await storage.attempts(new.id)] == [False, True]
+
+    async def test_p9_a_settlement_that_is_refused_costs_no_other_its_result(self, storage: Storage) -> None:
+        """Though they were stored together."""
+        held = [await started(storage, f"k{n}") for n in range(3)]
+        bad = Settlement(State.DONE, "Done", StopReason.EXPIRED)
+        first, refused, last = await asyncio.gather(
+            storage.settle(held[0], DONE), storage.settle(held[1], bad), storage.settle(held[2], GIVEN_BACK),
+            return_exceptions=True,
+        )  # fmt: skip
+        assert (first, last) == (True, True)
+        assert isinstance(refused, ForbiddenByGuard)
+        assert [(await read(storage, one.id)).state for one in held] == [State.DONE, State.EXECUTING, State.ADMITTED]
+
+    async def test_p9_many_settlements_at_once_are_each_recorded_as_their_own(
+        self, storage: Storage, clock: MovableClock
+    ) -> None:
+        """Stale ones among them, each with its own state, reference, evidence and log."""
+        held = [await started(storage, f"k{n}", fenced=n % 2 == 0) for n in range(12)]
+        await storage.settle(held[11], DONE)
+        milliseconds(clock, SECOND)
+        wanted = [
+            Settlement(
+                one.state, one.result, one.stop_reason, one.wait, one.clears_fence, reason=f"reason {n}",
+                last_error=f"error {n}", readback_ref=f"ref {n}", evidence=f'{{"n":{n}}}',
+            )
+            for n, one in enumerate([DONE, UNCERTAIN, FAILED, CANCELLED, GIVEN_BACK, READ_AGAIN] * 2)
+        ]  # fmt: skip
+        answers = await both(*(storage.settle(one, settlement) for one, settlement in zip(held, wanted, strict=True)))
+        assert answers == [True] * 11 + [False]
+        for n, (one, settlement) in enumerate(zip(held[:11], wanted[:11], strict=True)):
+            action = await read(storage, one.id)
+            [log] = await storage.attempts(one.id)
+            assert (action.state, action.stop_reason, action.last_error) == (
+                settlement.state, settlement.stop_reason, f"error {n}",
+            )  # fmt: skip
+            assert (action.ended_at == clock.milliseconds) is settlement.state.ended
+            assert (log.result, log.reason, log.readback_ref) == (settlement.result, f"reason {n}", f"ref {n}")
+            assert (log.evidence, log.recorded, log.settled_at) == ({"n": n}, True, clock.milliseconds)
+            fenced = n % 2 == 0 and settlement.state is not State.ADMITTED
+            assert (action.write_started_at is not None) is fenced
 
     @pytest.mark.parametrize("state", [State.ADMITTED, State.EXECUTING])
     async def test_a_settlement_cools_its_kind(self, storage: Storage, clock: MovableClock, state: State) -> None:

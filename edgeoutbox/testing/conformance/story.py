@@ -34,6 +34,11 @@ KNOWN = OneOf(("notice",), ("receipt", "reminder"))
 INSERT = "INSERT INTO agent_action (kind, idempotency_key, payload) VALUES (?, ?, ?)"
 """The least that another program inserts."""
 
+WITHDRAW = """
+UPDATE agent_action SET state = 'CANCELLED', stop_reason = 'WITHDRAWN', payload = NULL WHERE id = ?
+"""
+"""How another program withdraws an action, as the schema documents it."""
+
 
 class Topic:
     """What every topic of the suite stands on. A backend's test class overrides `backend`."""

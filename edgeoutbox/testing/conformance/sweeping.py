@@ -12,6 +12,7 @@ from edgeoutbox.testing.conformance.story import (
     DONE,
     HOUR,
     MINUTE,
+    WITHDRAW,
     Topic,
     a_request,
     claim,
@@ -140,10 +141,7 @@ class Sweeping(Topic):
                 )
                 kept.append(answer.id)
             case _:
-                await backend.sql(
-                    "UPDATE agent_action SET state = 'CANCELLED', stop_reason = 'WITHDRAWN', payload = NULL WHERE id = ?",
-                    action_id,
-                )
+                await backend.sql(WITHDRAW, action_id)
         if end in {"supersede", "sql"}:
             assert await storage.sweep(["email"]) == 1
         assert await ids(storage) == kept

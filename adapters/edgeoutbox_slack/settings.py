@@ -1,0 +1,56 @@
+"""The table `[kinds.slack_post]` of a configuration file."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+
+from edgeoutbox import ConfigurationError, validation_message
+from edgeoutbox_slack.connection import SLACK
+from edgeoutbox_slack.posts import Channel
+
+_Seconds = Annotated[float, Field(gt=0, le=86_400)]
+_Pause = Annotated[float, Field(ge=0, le=3600)]
+_Count = Annotated[int, Field(ge=1, le=10_000)]
+
+
+class Settings(BaseModel):
+    """Every setting, with its default. Durations are seconds. `token` and `proxy` arrive resolved."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    token: SecretStr
+    base_url: str = SLACK
+    app_id: Annotated[str, Field(pattern="^A[A-Z0-9]+$")] | None = None
+    bot_id: Annotated[str, Field(pattern="^B[A-Z0-9]+$")] | None = None
+    proxy: SecretStr | None = None
+    cafile: Path | None = None
+    timeout: _Seconds = 10.0
+    channels: tuple[Channel, ...] = ()
+    post_interval: _Pause = 1.0
+    history_interval: _Pause = 1.2
+    page_size: Annotated[int, Field(ge=1, le=200)] = 200
+    most_pages: _Count = 50
+    lease: _Seconds = 120.0
+    write_window: _Seconds = 60.0
+    max_attempts: _Count = 12
+    retention_days: Annotated[int, Field(ge=1, le=36_500)] = 30
+    concurrency: _Count = 8
+    requires_approval: bool = False
+
+    @classmethod
+    def read(cls, kind: str, table: Mapping[str, object]) -> "Settings":
+        """Check a table. Raises `ConfigurationError` naming kind and setting, never a value."""
+        try:
+            return cls.model_validate(dict(table))
+        except ValidationError as error:
+            raise ConfigurationError(f"kind {kind}: {validation_message(error)}") from None
+
+    def arguments(self) -> dict[str, Any]:
+        """As `SlackAdapter` takes them."""
+        secrets = {
+            "token": self.token.get_secret_value(),
+            "proxy": self.proxy.get_secret_value() if self.proxy else None,
+        }
+        return {**self.model_dump(), **secrets}
