@@ -74,11 +74,13 @@ class Variants(Generic[P]):
 
     condition: Condition
     adapter: TypeAdapter[P] = field(repr=False)
+    open_ended: bool = False
+    """Whether a model takes fields that it does not declare; then enqueue does not refuse them."""
 
     def validate(self, payload: Any) -> P:
         """Read a payload at enqueue: unknown fields are refused. Raises `InvalidPayload`."""
         try:
-            return self.adapter.validate_python(payload, extra="forbid")
+            return self.adapter.validate_python(payload, extra=None if self.open_ended else "forbid")
         except ValidationError as error:
             msg = f"payload: {validation_message(error)}"
             raise InvalidPayload(msg) from None
@@ -105,7 +107,7 @@ class Variants(Generic[P]):
             msg = "the payload's variant is not known to this build"
             raise UnknownVariant(msg)
         try:
-            return self.adapter.validate_python(payload, extra="ignore")
+            return self.adapter.validate_python(payload, extra=None if self.open_ended else "ignore")
         except ValidationError as error:
             raise InvalidPayload(f"payload: {self._codes(error)}") from None
 
@@ -143,7 +145,7 @@ def _declared(adapter: TypeAdapter[Any]) -> set[str]:
 
 def one(model: type[M]) -> Variants[M]:
     """The payload names no variant; its enum and literal fields are still checked."""
-    return Variants(_of_model(model, (), ()), TypeAdapter(model))
+    return Variants(_of_model(model, (), ()), TypeAdapter(model), model.model_config.get("extra") == "allow")
 
 
 def tagged(union: Any, tag: str = "notice") -> Variants[Any]:

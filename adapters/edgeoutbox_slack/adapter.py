@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import ssl
-import time
 from collections.abc import Mapping, Sequence
 from functools import reduce
 from operator import or_
@@ -27,7 +26,7 @@ from edgeoutbox import (
     tagged,
 )
 from edgeoutbox_slack import verdicts
-from edgeoutbox_slack.answers import Answer
+from edgeoutbox_slack.attention import Attention
 from edgeoutbox_slack.checks import check_slack, try_out
 from edgeoutbox_slack.client import Slack
 from edgeoutbox_slack.connection import SLACK, Connection
@@ -42,14 +41,13 @@ from edgeoutbox_slack.preview import preview_text
 from edgeoutbox_slack.readback import Found, Reader, Stopped, Wanted, Window
 from edgeoutbox_slack.settings import Settings
 from edgeoutbox_slack.steps import POST, NotReached, Reached, reach
+from edgeoutbox_slack.waits import Looks
 
 log = logging.getLogger("edgeoutbox.slack")
 
 _SHARE_BEFORE_FENCE = 0.9
 _SHARE_OF_WINDOW = 0.95
 _AT_LEAST = 0.5
-_QUIET = 60.0
-"""Seconds between two log lines about what must be mended: attempts under way say it once, each cooling again."""
 
 
 class SlackAdapter(Adapter[SlackNotice[Any]]):
@@ -58,8 +56,9 @@ class SlackAdapter(Adapter[SlackNotice[Any]]):
     `token` may be `None` for a process that only enqueues. `app_id` or `bot_id` save asking Slack who we are.
     `channels` are what `check` looks at. `notices` are the application's own, beside the built-in `message`, and `app`
     is what they are given. `post_interval` keeps posts to one place apart, `history_interval` requests for histories,
-    each within this process; 60 for an app that Slack allows one a minute. `page_size` (at most 200) and `most_pages`
-    bound a look. The rest are the limits of the kind, in seconds and days. Raises `ConfigurationError`.
+    each within this process; 60 for an app that Slack allows one a minute. `first_look` and `next_look` are the rests
+    before looking for an unknown post; `page_size` (at most 200) and `most_pages` bound a look. The rest are the
+    limits of the kind, in seconds and days. Raises `ConfigurationError`.
     """
 
     def __init__(  # noqa: PLR0913 - each is a setting of its own, given by name
@@ -78,6 +77,8 @@ class SlackAdapter(Adapter[SlackNotice[Any]]):
         app: Any = None,
         post_interval: float = 1.0,
         history_interval: float = 1.2,
+        first_look: float = 10.0,
+        next_look: float = 60.0,
         page_size: int = 200,
         most_pages: int = 50,
         kind: str = "slack_post",
@@ -90,8 +91,6 @@ class SlackAdapter(Adapter[SlackNotice[Any]]):
     ) -> None:
         if lease <= write_window:
             raise ConfigurationError("lease: must be longer than write_window, or nothing could ever be posted")
-        if not 1 <= page_size <= 200:  # noqa: PLR2004 - Slack recommends no more
-            raise ConfigurationError("page_size: must be between 1 and 200")
         self.kind = Kind(
             kind,
             variants=tagged(reduce(or_, notices, Message)),
@@ -115,9 +114,10 @@ class SlackAdapter(Adapter[SlackNotice[Any]]):
         self._places = tuple(Place(channel) for channel in channels)
         self._app = app
         self._pace = Pace(post_interval)
+        self._looks = Looks(first_look, next_look)
         self._reader = Reader(interval=history_interval, page_size=page_size, most_pages=most_pages)
         self._tls: ssl.SSLContext | None = None
-        self._told_at = -_QUIET
+        self._attention = Attention(kind)
 
     @classmethod
     def configure(cls, kind_name: str, settings: Mapping[str, object]) -> "SlackAdapter":
@@ -134,7 +134,7 @@ class SlackAdapter(Adapter[SlackNotice[Any]]):
         try:
             slack = await self._slack()
         except ConfigurationError as error:
-            self._tell(str(error))
+            self._attention.call(str(error))
             return Defer(str(error), scope="kind", evidence={"method": "settings"})
         async with slack:
             if attempt.inherited_write_at is not None:
@@ -212,36 +212,37 @@ class SlackAdapter(Adapter[SlackNotice[Any]]):
         body = post.body(channel, mark(attempt.action.idempotency_key))
         window = await attempt.begin_write()
         answer = await slack.write(POST, body, Deadline.after(window.seconds * _SHARE_OF_WINDOW))
-        self._tell_of(answer)
-        return verdicts.posted(answer, attempt.action.attempt)
+        self._attention.called_by(answer)
+        return verdicts.posted(answer, self._looks.after(attempt.action.attempt))
 
     async def _look(
         self, slack: Slack, attempt: Attempt[SlackNotice[Any]], first_write: int, deadline: Deadline
     ) -> Result:
         action = attempt.action
+        again = self._looks.after(action.attempt)
         try:
             place = await attempt.payload.posted_to(self._app)
         except InvalidPayload:
             place = None
         if place is None:
-            return verdicts.nowhere(action.attempt)
+            return verdicts.nowhere(again)
         reached = await self._reach(slack, place, deadline)
         if isinstance(reached, NotReached):
-            return verdicts.not_seen(reached.answer, reached.method, action.attempt)
+            return verdicts.not_seen(reached.answer, reached.method, again)
         window = Window.around(first_write, self.kind.lease, self.kind.write_window)
         wanted = Wanted(action.id, key_hash(action.idempotency_key), reached.place, window, reached.identity)
-        outcome = await self._reader.look(slack, wanted, deadline)
+        claimed_at = (action.lease_expires_at or 0) - round(self.kind.lease * 1000)
+        outcome = await self._reader.look(slack, wanted, claimed_at, deadline)
         if isinstance(outcome, Found) and len(outcome.timestamps) > 1:
             log.warning("action %s: %s posts carry its mark; the first counts", action.id, len(outcome.timestamps))
         if isinstance(outcome, Stopped):
-            self._tell_of(outcome.answer)
-        claimed_at = (action.lease_expires_at or 0) - round(self.kind.lease * 1000)
-        return verdicts.looked(outcome, wanted, action.attempt, closed=claimed_at > window.latest)
+            self._attention.called_by(outcome.answer)
+        return verdicts.looked(outcome, wanted, again)
 
     async def _reach(self, slack: Slack, place: Place, deadline: Deadline) -> Reached | NotReached:
         reached = await reach(slack, self._identity, place, deadline)
         if isinstance(reached, NotReached):
-            self._tell_of(reached.answer)
+            self._attention.called_by(reached.answer)
         else:
             self._identity = reached.identity
         return reached
@@ -252,13 +253,3 @@ class SlackAdapter(Adapter[SlackNotice[Any]]):
         if self._tls is None:
             self._tls = await asyncio.to_thread(self._connection.make_tls_context)
         return Slack(self._connection, self._tls)
-
-    def _tell_of(self, answer: Answer) -> None:
-        if answer.needs_attention:
-            self._tell(answer.said)
-
-    def _tell(self, what: str) -> None:
-        now = time.monotonic()
-        if now - self._told_at >= _QUIET:
-            self._told_at = now
-            log.error("kind %s: %s; nothing is posted until this is mended", self.kind.name, what)

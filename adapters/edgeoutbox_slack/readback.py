@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from edgeoutbox import ConfigurationError
 from edgeoutbox_slack.answers import Answer
 from edgeoutbox_slack.client import Slack
 from edgeoutbox_slack.codes import Meaning
@@ -20,6 +21,9 @@ AFTER = 10 * 60_000
 
 LONGEST_TURN = 5.0
 """Seconds that an attempt waits for its turn; for longer it makes way."""
+
+LARGEST_PAGE = 200
+"""Slack recommends no larger one."""
 
 _TURNS = "history"
 _MOST_REMEMBERED = 1000
@@ -69,9 +73,10 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """Every page was seen, and it is not on them."""
+    """Every page was seen, and it is not on them. `closed`: no such post could appear any more when they were read."""
 
     pages: int
+    closed: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +111,7 @@ class _Bookmark:
     """How far a look has come. An app that may read one page a minute needs several attempts for one look."""
 
     wanted: Wanted
+    closed: bool
     cursor: str | None = None
     pages: int = 0
     found: set[str] = field(default_factory=set)
@@ -116,19 +122,24 @@ class _Bookmark:
 
 
 class Reader:
-    """Reads histories for all attempts of this process, and remembers where each had to stop."""
+    """Reads histories for all attempts of this process, and remembers where each had to stop.
+
+    Raises `ConfigurationError`.
+    """
 
     def __init__(self, *, interval: float, page_size: int, most_pages: int) -> None:
+        if not 1 <= page_size <= LARGEST_PAGE:
+            raise ConfigurationError(f"page_size: must be between 1 and {LARGEST_PAGE}")
         self._pace = Pace(interval)
         self._page_size = page_size
         self._most_pages = most_pages
         self._bookmarks: OrderedDict[int, _Bookmark] = OrderedDict()
 
-    async def look(self, slack: Slack, wanted: Wanted, deadline: Deadline) -> Outcome:
-        """Read on from where the last attempt stopped, to the end if it can."""
+    async def look(self, slack: Slack, wanted: Wanted, now: int, deadline: Deadline) -> Outcome:
+        """Read on from where the last attempt stopped, to the end if it can. `now` is in milliseconds since 1970."""
         mark = self._bookmarks.pop(wanted.action, None)
         if mark is None or mark.wanted != wanted:
-            mark = _Bookmark(wanted)
+            mark = _Bookmark(wanted, closed=now > wanted.window.latest)
         outcome = await self._read(slack, mark, deadline)
         if mark.found:
             # It exists: what was not seen beside it changes nothing.
@@ -158,7 +169,7 @@ class Reader:
             if flaw is not None:
                 return Incomplete(flaw, mark.pages)
             if mark.cursor is None:
-                return Absent(mark.pages)
+                return Absent(mark.pages, mark.closed)
         return Incomplete("there are more pages than may be read", mark.pages)
 
     def _arguments(self, mark: _Bookmark) -> dict[str, Any]:

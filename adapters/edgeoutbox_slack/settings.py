@@ -30,6 +30,8 @@ class Settings(BaseModel):
     channels: tuple[Channel, ...] = ()
     post_interval: _Pause = 1.0
     history_interval: _Pause = 1.2
+    first_look: _Seconds = 10.0
+    next_look: _Seconds = 60.0
     page_size: Annotated[int, Field(ge=1, le=200)] = 200
     most_pages: _Count = 50
     lease: _Seconds = 120.0

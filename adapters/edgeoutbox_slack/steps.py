@@ -58,7 +58,8 @@ async def open_conversation(slack: Slack, place: Place, deadline: Deadline) -> P
     """The place itself, or for a person the place of the direct messages, which nobody sees being opened."""
     if not place.is_person:
         return place
-    answer = await slack.write(OPEN, {"users": place.channel}, deadline, OPENING)
+    soon = Deadline.after(deadline.left(at_most=slack.timeout))
+    answer = await slack.write(OPEN, {"users": place.channel}, soon, OPENING)
     if answer.meaning is not Meaning.CONFIRMED:
         return NotReached(answer, OPEN)
     channel = answer.body.get("channel")

@@ -1,7 +1,8 @@
-"""How long to wait: what Slack asks for, and how often an unknown post is looked for. Seconds."""
+"""How long to wait, in seconds: what Slack asks for, and how often an unknown post is looked for."""
 
 import math
 import time
+from dataclasses import dataclass
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 
@@ -13,11 +14,8 @@ LONGEST_REST = 3600.0
 USUAL_REST = 30.0
 """When Slack says that we are too fast, and not for how long."""
 
-FIRST_LOOK = 10.0
-"""After a post whose answer was lost: time for it to become visible."""
-
-NEXT_LOOK = 60.0
-LONGEST_LOOK = 900.0
+LONGEST_LOOK = 15.0
+"""So many times the second rest is the longest."""
 
 
 def retry_after(text: str | None, now: float | None = None) -> float:
@@ -45,11 +43,15 @@ def _until(date: str, now: float) -> float | None:
         return None
 
 
-def until_next_look(attempt: int) -> float:
-    """The rest after the attempt of this number left the post unknown: 10 s, 60 s, then twice as long up to 15 min.
+@dataclass(frozen=True, slots=True)
+class Looks:
+    """When a post of unknown outcome is looked for: soon, for it to become visible, and then ever more rarely."""
 
-    The first attempt is the one that posted; Slack may allow no more than one look a minute.
-    """
-    if attempt <= 1:
-        return FIRST_LOOK
-    return float(min(LONGEST_LOOK, NEXT_LOOK * 2.0 ** min(attempt - 2, 20)))
+    first: float = 10.0
+    following: float = 60.0
+
+    def after(self, attempt: int) -> float:
+        """The rest after the attempt of this number; the first one is the one that posted."""
+        if attempt <= 1:
+            return self.first
+        return self.following * min(2.0 ** min(attempt - 2, 20), LONGEST_LOOK)

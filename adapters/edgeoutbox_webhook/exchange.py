@@ -118,7 +118,8 @@ class Exchange:
             window = await fence()
             limit.reschedule(asyncio.get_running_loop().time() + window * _SHARE_OF_WINDOW)
             self._stage = Stage.FENCED
-            await asyncio.sleep(0)  # one turn of the loop hands over what has come in meanwhile
+            for _ in range(2):  # in one turn the loop looks at the socket, in the next it hands over what came in
+                await asyncio.sleep(0)
             protocol = connection.protocol
             # What the endpoint says before it was asked would be taken for its answer.
             if protocol is None or protocol.should_close or not protocol.is_connected():

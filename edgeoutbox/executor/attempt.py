@@ -158,10 +158,6 @@ class RunningAttempt:
         asleep = self._asleep and isinstance(outcome, Abandoned | Interrupted)
         return Interrupted(Interruption.ASLEEP) if asleep else outcome
 
-    def overdue(self) -> Outcome:
-        """The outcome of an adapter that neither returned nor heeded its cancellation."""
-        return Interrupted(Interruption.TIMEOUT)
-
     def _invalid(self, error: InvalidPayload) -> Outcome:
         telemetry.event(
             logging.ERROR,

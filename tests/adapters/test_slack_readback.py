@@ -399,3 +399,18 @@ async def test_a_look_that_is_cancelled_posts_nothing() -> None:
         with pytest.raises(asyncio.CancelledError):
             await running
     assert slack.calls(POST) == 0
+
+
+async def test_a_look_that_began_too_early_is_not_complete() -> None:
+    """Its first page was read before the post had to be there, however late it came to the last one."""
+    moment = [NOW]
+    soon = {"lease_expires_at": CREATED_AT + 240_000}
+    async with a_server(most_per_page=1, history_interval=60.0, now=lambda: moment[0]) as slack:
+        slack.say(CHANNEL)
+        slack.say(CHANNEL)
+        adapter = an_adapter(slack, bot_id=slack.bot_id)
+        await adapter.execute(a_later_attempt(fields=soon))
+        moment[0] += 3600
+        result = await adapter.execute(a_later_attempt())
+    assert isinstance(result, Reread)
+    assert result.evidence == {"method": HISTORY, "pages": 2, "complete": False}

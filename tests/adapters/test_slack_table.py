@@ -10,7 +10,7 @@ from edgeoutbox.results import Defer, Done, Failed, Reread, Result, Retry
 from edgeoutbox.states import StopReason
 from edgeoutbox_slack.codes import CODES, FAMILIES, Meaning, look_up
 from edgeoutbox_slack.testing import Alter, Cut, Drop, Hang, Limit, On, Raw, Redirect, Refuse, Step
-from edgeoutbox_slack.waits import LONG, LONGEST_REST, SHORTEST_REST, USUAL_REST, retry_after, until_next_look
+from edgeoutbox_slack.waits import LONG, LONGEST_REST, SHORTEST_REST, USUAL_REST, Looks, retry_after
 from tests.adapters.slack_building import CHANNEL, KEY, POST, a_message, a_server, an_adapter, an_attempt, code_of
 
 LATER = ["message_limit_exceeded", "team_added_to_org", "org_login_required"]
@@ -242,8 +242,8 @@ async def test_a_limit_with_any_header_defers(text: str | None) -> None:
 
 def test_looks_become_rarer() -> None:
     """Slack may allow one a minute, so the second comes no sooner than that."""
-    assert [until_next_look(attempt) for attempt in (1, 2, 3, 4, 5, 6, 7)] == [10, 60, 120, 240, 480, 900, 900]
-    assert until_next_look(10_000) == 900
+    assert [Looks().after(attempt) for attempt in (1, 2, 3, 4, 5, 6, 7)] == [10, 60, 120, 240, 480, 900, 900]
+    assert Looks(1, 2).after(10_000) == 30
 
 
 def test_the_table_names_each_code_once() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 from edgeoutbox.adapter import WriteWindow
-from edgeoutbox.testing.attempt import CREATED_AT, ScriptedAttempt, an_action
+from edgeoutbox.testing.attempt import ScriptedAttempt, an_action
 from edgeoutbox.testing.clock import until
 from edgeoutbox_webhook import Endpoint, Webhook, WebhookAdapter
 from edgeoutbox_webhook.testing import TEST_SECRET, WebhookReceiver

@@ -7,7 +7,6 @@ from edgeoutbox.testing import ScriptedAdapter
 from tests.executor.world import World, request
 
 
-@pytest.mark.xfail(strict=True, reason="SQLite cannot check UTF-8 at insert, and neither driver reads such a row back")
 @pytest.mark.parametrize("where", ["payload", "lane_key", "idempotency_key"])
 async def test_a_row_that_is_not_utf8_stalls_nobody_else(world: World, where: str) -> None:
     """SQLite stores any bytes as text; such a row must not keep other actions from being claimed."""

@@ -60,7 +60,7 @@ async def test_what_a_stop_means_now(
     world: World, monkeypatch: pytest.MonkeyPatch, deaf: bool, delivery: str, fence: bool, then: tuple[str, int, bool]
 ) -> None:
     """After the grace period: unfenced is given back and does not count; fenced is uncertain, or to be read back."""
-    monkeypatch.setattr("edgeoutbox.executor.loop.OVERRUN", 0.1)
+    monkeypatch.setattr("edgeoutbox.executor.running.OVERRUN", 0.1)
     release = asyncio.Event()
 
     async def hangs(_: Attempt[Any]) -> Result:
@@ -131,7 +131,7 @@ async def test_a_stop_in_the_middle_of_a_claim_leaves_nothing_executing(world: W
 
 async def test_a_stop_while_the_database_is_locked_ends(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """When the database takes no settlement, a stop does not wait for it for ever; the lease decides."""
-    monkeypatch.setattr("edgeoutbox.executor.loop.OVERRUN", 0.1)
+    monkeypatch.setattr("edgeoutbox.executor.running.OVERRUN", 0.1)
     adapter = ScriptedAdapter()
     adapter.on("a", Step(hangs=True))
     outbox = await world.outbox(adapter, busy_timeout=10)

@@ -68,7 +68,7 @@ async def test_p9_the_disk_is_full_for_a_while(world: World, hooked: bool) -> No
     await adapter.wait_for_writes("a")
     await limit_pages(outbox, 1)
     gate.set()
-    await until(lambda: executor._unavailable)
+    await until(lambda: not executor._reports.storage_works)
     assert (await the(outbox, asked.id)).state == "EXECUTING"
     await limit_pages(outbox, 1_000_000)
     action = await ended(outbox, asked.id)

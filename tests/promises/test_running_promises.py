@@ -228,7 +228,7 @@ async def test_p6_a_stale_attempt_changes_nothing(world: World, how: str) -> Non
     elif how == "ended by sql":
         world.sql("UPDATE agent_action SET state = 'UNCERTAIN', stop_reason = 'LEASE_LOST_AFTER_WRITE', payload = NULL")
     else:
-        executor._running[next(iter(executor._running))].deadline += 10_000.0
+        executor._running._attempts[next(iter(executor._running._attempts))].deadline += 10_000.0
         await world.passes(121.0)
         world.sql(
             "UPDATE agent_action SET epoch = 2, attempt = 2, lease_owner = 'x', lease_expires_at = ?",
@@ -280,7 +280,7 @@ async def test_p7_no_call_when_the_fence_cannot_be_stored(world: World) -> None:
     foreign = world.connect()
     foreign.execute("BEGIN IMMEDIATE")
     go_on.set()
-    await until(lambda: executor._unavailable)
+    await until(lambda: not executor._reports.storage_works)
     assert adapter.writes == []
     foreign.execute("ROLLBACK")
     foreign.close()

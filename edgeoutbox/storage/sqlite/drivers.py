@@ -129,9 +129,7 @@ class StdlibDriver:
             raw.execute("PRAGMA query_only = ON")
             return raw
 
-        connection = await aiosqlite.Connection(connect, iter_chunk_size=64)
-        _stop_with_main_thread(connection)
-        return AiosqliteReader(connection)
+        return AiosqliteReader(await aiosqlite.Connection(connect, iter_chunk_size=64))
 
 
 class AiosqliteReader:
@@ -139,6 +137,15 @@ class AiosqliteReader:
 
     def __init__(self, connection: aiosqlite.Connection) -> None:
         self._connection = connection
+        self._closed = threading.Event()
+        threading.Thread(target=self._stop_with_main_thread, name="edgeoutbox-reader-stop", daemon=True).start()
+
+    def _stop_with_main_thread(self) -> None:
+        # aiosqlite's thread is no daemon: a program that forgets to close its outbox would never end.
+        while not self._closed.wait(1.0):
+            if not threading.main_thread().is_alive():
+                self._connection.stop()
+                return
 
     async def fetch(self, sql: str, parameters: Sequence[Any]) -> list[Row]:
         """Run one query and return its rows."""
@@ -146,16 +153,8 @@ class AiosqliteReader:
 
     async def close(self) -> None:
         """Close the connection and end its thread."""
+        self._closed.set()
         await self._connection.close()
-
-
-def _stop_with_main_thread(connection: aiosqlite.Connection) -> None:
-    # aiosqlite's thread is no daemon: a program that forgets to close its outbox would never end.
-    def stop() -> None:
-        threading.main_thread().join()
-        connection.stop()
-
-    threading.Thread(target=stop, name="edgeoutbox-reader-stop", daemon=True).start()
 
 
 class ApswDriver:

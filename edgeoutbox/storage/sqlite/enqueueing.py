@@ -5,6 +5,7 @@ from edgeoutbox.keys import canonical_json, digest, parse_json
 from edgeoutbox.model import ActionRequest, Enqueued
 from edgeoutbox.states import State
 from edgeoutbox.storage.protocol import Supersede
+from edgeoutbox.storage.sqlite.rows import column, text
 from edgeoutbox.storage.sqlite.steps import NOW, Row, Steps
 from edgeoutbox.variants import selects
 
@@ -20,13 +21,14 @@ RETURNING id
 """
 
 # The action that holds a key.
-HOLDER = """
-SELECT id, kind, lane_key, payload_digest, payload, state FROM agent_action WHERE idempotency_key = ?
+HOLDER = f"""
+SELECT id, kind, {column("lane_key")}, {column("payload_digest")}, {column("payload")}, state
+FROM agent_action WHERE idempotency_key = ?
 """
 
 # Everything open in a lane; served by ix_agent_action_open.
-IN_LANE = """
-SELECT id, kind, state, payload, idempotency_key FROM agent_action
+IN_LANE = f"""
+SELECT id, kind, state, {column("payload")}, {column("idempotency_key")} FROM agent_action
 WHERE lane_key = ? AND state IN ('PROPOSED', 'ADMITTED', 'EXECUTING')
 ORDER BY id
 """
@@ -87,7 +89,8 @@ def _values(request: ActionRequest, state: State) -> tuple[str | int | None, ...
 
 
 def _answer(request: ActionRequest, holder: Row) -> Enqueued:
-    action_id, kind, lane_key, stored_digest, payload, state = holder
+    action_id, kind, state = holder[0], holder[1], holder[5]
+    lane_key, stored_digest, payload = (text(value) for value in holder[2:5])
     if kind != request.kind:
         raise KeyOfAnotherKind(f"action {action_id} of kind {kind} holds this idempotency key; let keys name kinds")
     same = lane_key == request.lane_key and _digest_of(stored_digest, payload) == request.payload_digest
@@ -109,7 +112,7 @@ def _supersede(request: ActionRequest, supersede: Supersede) -> Steps[tuple[int,
     rows = yield IN_LANE, (request.lane_key,)
     for action_id, kind, state, payload, key in rows:
         condition = supersede.decodable.get(kind)
-        if condition is None or not selects(condition, payload, key):
+        if condition is None or not selects(condition, text(payload) or "", text(key) or ""):
             raise UndecodableInLane(
                 f"action {action_id} of kind {kind} in this lane cannot be decoded here, so it is not superseded; "
                 "open the Outbox with an adapter that knows it"

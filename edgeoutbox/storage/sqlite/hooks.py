@@ -13,7 +13,7 @@ from edgeoutbox.model import Action, ActionRequest, Enqueued
 from edgeoutbox.storage.protocol import Hook, Hooks
 from edgeoutbox.storage.sqlite.drivers import storage_error
 from edgeoutbox.storage.sqlite.enqueueing import enqueue
-from edgeoutbox.storage.sqlite.rows import COLUMNS, action_of
+from edgeoutbox.storage.sqlite.rows import action_of, columns
 from edgeoutbox.storage.sqlite.steps import NOW, Connection, Row, run
 
 SAVEPOINT = "SAVEPOINT edgeoutbox_hook"
@@ -22,7 +22,7 @@ RELEASE = "RELEASE edgeoutbox_hook"
 
 # Owed hooks that are due; served by ix_agent_action_ended_due.
 OWED = f"""
-SELECT {", ".join("action." + name.strip() for name in COLUMNS.split(","))}
+SELECT {columns("action")}
 FROM agent_action_ended AS owed JOIN agent_action AS action ON action.id = owed.action_id
 WHERE owed.kind = ? AND owed.due_at <= {NOW}
 ORDER BY owed.due_at LIMIT ?

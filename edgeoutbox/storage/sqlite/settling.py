@@ -149,6 +149,8 @@ def settle(connection: Connection, claim: Claim, settlement: Settlement, hook: H
 
 def settle_many(connection: Connection, settlements: Sequence[Settling]) -> list[bool]:
     """Write each settlement whose claim still holds its action, and fill the log for all; whether each was written."""
+    if len({claim.id for claim, _ in settlements}) == len(settlements):
+        return _settle_each(connection, settlements)
     recorded = [False] * len(settlements)
     left = list(range(len(settlements)))
     while left:

@@ -166,13 +166,14 @@ class Reaping(Topic):
         """Neither an unknown kind nor an unknown variant: not expired, not lost, not failed."""
         await declare(storage)
         later = {"notice": "of a later build"}
-        await enqueue(storage, "expired", payload=later, expires_at=clock.milliseconds + 1)
-        await enqueue(storage, "expired post", kind="post", expires_at=clock.milliseconds + 1)
         await enqueue(storage, "lost", payload=later)
         await enqueue(storage, "lost post", kind="post")
         for kind in ("email", "post"):
             for held in await claim_all(storage, "of another build", kind=kind, max_attempts=1):
                 await fence(storage, held)
+        await enqueue(storage, "expired", payload=later, expires_at=clock.milliseconds + 1)
+        await enqueue(storage, "expired post", kind="post", expires_at=clock.milliseconds + 1)
+        await propose(storage, "expired proposal", payload=later, expires_at=clock.milliseconds + 1)
         milliseconds(clock, 10 * LEASE)
         before = await everything(storage)
         assert await storage.reap([served(max_attempts=1, condition=KNOWN)], "two", {}) == []

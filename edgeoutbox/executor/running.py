@@ -1,0 +1,151 @@
+"""The attempts that run now: each begins under its claim, and none is left before it is settled."""
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from edgeoutbox.adapter import Adapter, has_ended_hook
+from edgeoutbox.clock import Clock
+from edgeoutbox.errors import DatabaseBusy, DatabaseUnavailable, StorageError
+from edgeoutbox.executor.attempt import RunningAttempt
+from edgeoutbox.executor.reports import Reports
+from edgeoutbox.kinds import Delivery
+from edgeoutbox.settlements import Interrupted, Interruption, Outcome, Verdict, settle
+from edgeoutbox.storage.protocol import Claim, Hook, Settlement, Storage
+
+OVERRUN = 5.0
+"""Seconds past its deadline after which an attempt is settled although its adapter still runs."""
+
+SETTLE_AGAIN_FIRST = 0.05
+SETTLE_AGAIN_LAST = 2.0
+
+
+class Running:
+    """The running attempts of one executor. `on_end` is called whenever one has made way."""
+
+    def __init__(
+        self,
+        adapters: Mapping[str, Adapter[Any]],
+        storage: Storage,
+        clock: Clock,
+        reports: Reports,
+        on_end: Callable[[], None],
+    ) -> None:
+        self._adapters = adapters
+        self._storage = storage
+        self._clock = clock
+        self._reports = reports
+        self._on_end = on_end
+        self._attempts: dict[asyncio.Task[None], RunningAttempt] = {}
+        self._of_kind: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._attempts)
+
+    def of_kind(self, kind: str) -> int:
+        """How many attempts of the kind run."""
+        return self._of_kind[kind]
+
+    def begin(self, claim: Claim, delivery: Delivery, claimed: float) -> asyncio.Task[None]:
+        """Run the adapter under the claim; `claimed` is a moment before it, on the boot clock."""
+        kind = claim.action.kind
+        attempt = RunningAttempt(claim, self._adapters[kind], delivery, self._storage, self._clock, claimed)
+        task = asyncio.create_task(self._run(attempt))
+        self._attempts[task] = attempt
+        self._of_kind[kind] += 1
+        task.add_done_callback(self._make_way)
+        return task
+
+    def _make_way(self, task: asyncio.Task[None]) -> None:
+        attempt = self._attempts.pop(task, None)
+        if attempt is not None:
+            self._of_kind[attempt.action.kind] -= 1
+        self._on_end()
+
+    async def _run(self, attempt: RunningAttempt) -> None:
+        outcome = await attempt.run()
+        if not attempt.settled:
+            await self._settle(attempt, outcome)
+
+    async def _settle(self, attempt: RunningAttempt, outcome: Outcome) -> None:
+        """Record what became of an attempt, however long the database takes to accept it."""
+        attempt.settled = True
+        verdict = _verdict(outcome, attempt)
+        if verdict.misuse is not None:
+            self._reports.trouble("adapter.misuse", attempt, what=verdict.misuse)
+        if verdict.settlement is None:
+            self._reports.abandoned(attempt)
+            return
+        recorded = await self._store(attempt, verdict.settlement)
+        if recorded is not None:
+            self._reports.attempt(attempt, verdict.settlement, recorded=recorded)
+
+    async def _store(self, attempt: RunningAttempt, settlement: Settlement) -> bool | None:
+        """Whether the settlement changed the action; `None` when the database will never take it."""
+        hook = self._hook(attempt) if settlement.state.ended else None
+        wait = SETTLE_AGAIN_FIRST
+        while True:
+            try:
+                recorded = await self._storage.settle(attempt.claim, settlement, hook)
+            except (DatabaseBusy, DatabaseUnavailable) as error:
+                self._reports.storage(error)
+                await asyncio.sleep(wait)
+                wait = min(SETTLE_AGAIN_LAST, wait * 2)
+            except Exception as error:  # noqa: BLE001 - a hook can break more than itself; the result comes first
+                what = str(error) if isinstance(error, StorageError) else type(error).__name__
+                if hook is None:
+                    self._reports.trouble("action.settle.refused", attempt, result=settlement.result, what=what)
+                    return None
+                self._reports.trouble("action.hook.failed", attempt, result=settlement.result, what=what)
+                hook = None  # it stays owed
+            else:
+                self._reports.storage(None)
+                return recorded
+
+    def _hook(self, attempt: RunningAttempt) -> Hook | None:
+        return hook_of(self._adapters[attempt.action.kind])
+
+    async def watch_over(self) -> None:
+        """Fit the time limits to the boot clock, and settle attempts whose adapters ignore their cancellation."""
+        for task, attempt in list(self._attempts.items()):
+            attempt.enforce()
+            if attempt.overrun() > OVERRUN and not attempt.settled:
+                what = "it did not end when it was cancelled; the attempt is settled without it"
+                self._reports.trouble("adapter.overran", attempt, what=what)
+                await self._settle(attempt, Interrupted(Interruption.TIMEOUT))
+                self._make_way(task)
+
+    async def finish(self, grace: float) -> None:
+        """Let attempts end for `grace` seconds, then cancel them; each still records what that means."""
+        if not self._attempts:
+            return
+        with contextlib.suppress(asyncio.CancelledError):  # whoever stops us was cancelled: the grace is over
+            await asyncio.wait(list(self._attempts), timeout=grace)
+        for task, attempt in self._attempts.items():
+            if not attempt.settled:
+                attempt.shutting_down = True
+                task.cancel()
+        if not self._attempts:
+            return
+        # Also those whose settlement the database does not take: their leases decide.
+        _, left = await asyncio.wait(list(self._attempts), timeout=OVERRUN)
+        stubborn = [attempt for task, attempt in self._attempts.items() if task in left and not attempt.settled]
+        left |= {asyncio.create_task(self._settle(one, Interrupted(Interruption.SHUTDOWN))) for one in stubborn}
+        if stubborn:
+            await asyncio.wait(left, timeout=OVERRUN, return_when=asyncio.FIRST_COMPLETED)
+        for task in left:
+            task.cancel()
+
+
+def hook_of(adapter: Adapter[Any]) -> Hook | None:
+    """The ended hook of an adapter, if it has one."""
+    return adapter.ended if has_ended_hook(adapter) else None
+
+
+def _verdict(outcome: Outcome, attempt: RunningAttempt) -> Verdict:
+    try:
+        return settle(outcome, attempt.facts())
+    except Exception as error:  # noqa: BLE001 - a result of nonsense must not leave the action to nobody
+        return settle(Interrupted(Interruption.ERROR, type(error).__name__), attempt.facts())
