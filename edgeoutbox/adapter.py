@@ -133,6 +133,10 @@ class Adapter(Protocol[P]):
         """
         return payload
 
+    def lane(self, payload: P) -> str | None:  # noqa: ARG002 - for those who override it
+        """The natural lane of an effect, such as its channel, for an enqueue that names none; `None`: alone."""
+        return None
+
     async def preview(self, payload: P) -> str:
         """What the recipient would see, as text for a person who decides about a proposal."""
         return payload.model_dump_json(indent=2) if isinstance(payload, BaseModel) else str(payload)

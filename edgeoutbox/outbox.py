@@ -141,10 +141,12 @@ class Outbox:
         payload = adapter.kind.variants.validate(request.payload)
         adapter.kind.variants.require_key(request.idempotency_key)
         prepared = await adapter.prepare(payload)
+        changes: dict[str, Any] = {}
         if prepared is not payload:
-            stored = adapter.kind.variants.dump(prepared)
-            request = ActionRequest(**{**request.model_dump(), "payload": stored})
-        return request, True
+            changes["payload"] = adapter.kind.variants.dump(prepared)
+        if request.lane_key is None and (lane := adapter.lane(prepared)) is not None:
+            changes["lane_key"] = lane
+        return ActionRequest(**{**request.model_dump(), **changes}) if changes else request, True
 
     def superseding(self, supersede: bool, if_running: Literal["enqueue", "refuse"]) -> Supersede | None:
         """What an enqueue that may supersede tells the storage."""
