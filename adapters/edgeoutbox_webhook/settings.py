@@ -36,7 +36,7 @@ class EndpointTable(BaseModel):
         texts = [secret.get_secret_value() for secret in given if secret is not None]
         url = self.url.get_secret_value()
         return Endpoint(
-            url,
+            "https://url.not.here.invalid" if url == _ABSENT else url,
             secrets=[text for text in texts if text != _ABSENT],
             allow_private=self.allow_private,
             allow_http=self.allow_http,

@@ -177,6 +177,10 @@ class SqliteStorage:
             except hooks.TransactionLost as error:
                 lost[error.action_id] = error
 
+    async def _read_at_one_moment(self, steps: Steps[T]) -> T:
+        """Run several reads on one snapshot, which is let go at once."""
+        return await self._read(_on_one_snapshot(steps))
+
     async def _read(self, steps: Steps[T]) -> T:
         if self._reader is None:
             raise StorageError("the outbox is closed; open it with 'async with Outbox(...)'")
@@ -193,6 +197,7 @@ class SqliteStorage:
                 raise storage_error(error) or error from error
             finally:
                 steps.close()
+                await self._reader.let_go()
 
     async def declare_kinds(self, declarations: Sequence[KindDeclaration]) -> dict[str, KindPolicy]:
         """Store what was declared and return what holds."""
@@ -289,11 +294,11 @@ class SqliteStorage:
 
     async def situation(self, action_id: int) -> Situation | None:
         """What decides what the action waits for."""
-        return await self._read(reading.situation(action_id))
+        return await self._read_at_one_moment(reading.situation(action_id))
 
     async def backlog(self, served: Mapping[str, Condition]) -> Sequence[Backlog]:
         """What waits, by kind."""
-        return await self._read(reading.backlog(served))
+        return await self._read_at_one_moment(reading.backlog(served))
 
     async def kinds(self) -> Mapping[str, KindPolicy]:
         """Every declared kind."""
@@ -336,3 +341,10 @@ class SqliteStorage:
         """Refuse a caller's connection of another database, copy of SQLite or schema."""
         copies.require_connection(self.path, self.driver.copy, facts.copy, facts.file)
         schema.require_readable(facts.version, facts.readable_from)
+
+
+def _on_one_snapshot(steps: Steps[T]) -> Steps[T]:
+    yield "BEGIN", ()
+    value = yield from steps
+    yield "COMMIT", ()
+    return value

@@ -47,6 +47,9 @@ class Reader(Protocol):
     async def fetch(self, sql: str, parameters: Sequence[Any]) -> list[Row]:
         """Run one query and return its rows."""
 
+    async def let_go(self) -> None:
+        """End a snapshot that a read left open."""
+
     async def close(self) -> None:
         """Close the connection and end its thread."""
 
@@ -151,6 +154,11 @@ class AiosqliteReader:
         """Run one query and return its rows."""
         return [tuple(row) for row in await self._connection.execute_fetchall(sql, parameters)]
 
+    async def let_go(self) -> None:
+        """End a snapshot that a read left open."""
+        if self._connection.in_transaction:
+            await self._connection.rollback()
+
     async def close(self) -> None:
         """Close the connection and end its thread."""
         self._closed.set()
@@ -197,6 +205,11 @@ class ApswReader:
         """Run one query and return its rows."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._pool, self._connection.execute, sql, parameters)
+
+    async def let_go(self) -> None:
+        """End a snapshot that a read left open."""
+        if self._connection.in_transaction:
+            await self.fetch("ROLLBACK", ())
 
     async def close(self) -> None:
         """Close the connection and end its thread."""
