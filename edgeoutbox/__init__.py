@@ -11,6 +11,7 @@ from edgeoutbox.adapter import (
     WriteWindow,
 )
 from edgeoutbox.background import BlockingOutbox, background
+from edgeoutbox.clock import Deadline
 from edgeoutbox.connections import prepare, prepare_async
 from edgeoutbox.errors import (
     ActionRunning,
@@ -76,6 +77,7 @@ __all__ = [
     "ConfigurationError",
     "DatabaseBusy",
     "DatabaseUnavailable",
+    "Deadline",
     "Defer",
     "Delivery",
     "DigestMismatch",

@@ -50,8 +50,8 @@ class ActionRequest(BaseModel):
     """One effect to carry out. Every field but `kind`, `idempotency_key` and `payload` may be left out.
 
     `payload` is a JSON object or a pydantic model, at most 256 KiB: identifiers where the adapter can read the
-    rest. `lane_key`: actions of one lane never run at the same time, and start in the order of their ids; left out, it is
-    the natural lane of the kind's adapter, if the outbox has one with a lane, else the action is alone.
+    rest. `lane_key`: actions of one lane never run at the same time, and start in the order of their ids; left out, it
+    is the natural lane of the kind's adapter, if the outbox has one with a lane, else the action is alone.
     `due_at` and `expires_at` are timezone-aware datetimes, or milliseconds since 1970 UTC. Keys and lane names are
     written to logs: no personal data belongs in them. Raises `InvalidRequest`, naming the field.
     """

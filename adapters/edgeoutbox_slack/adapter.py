@@ -15,6 +15,7 @@ from edgeoutbox import (
     Cancelled,
     Check,
     ConfigurationError,
+    Deadline,
     Defer,
     Delivery,
     Failed,
@@ -30,7 +31,6 @@ from edgeoutbox_slack.attention import Attention
 from edgeoutbox_slack.checks import check_slack, try_out
 from edgeoutbox_slack.client import Slack
 from edgeoutbox_slack.connection import SLACK, Connection
-from edgeoutbox_slack.deadline import Deadline
 from edgeoutbox_slack.errors import InvalidPost
 from edgeoutbox_slack.marker import Identity, key_hash, mark
 from edgeoutbox_slack.notices import Message, SlackNotice

@@ -3,11 +3,10 @@
 import secrets
 from collections.abc import Mapping, Sequence
 
-from edgeoutbox import Check
+from edgeoutbox import Check, Deadline
 from edgeoutbox_slack.answers import Answer
 from edgeoutbox_slack.client import Slack
 from edgeoutbox_slack.codes import Meaning
-from edgeoutbox_slack.deadline import Deadline
 from edgeoutbox_slack.marker import Identity, mark
 from edgeoutbox_slack.places import Place
 from edgeoutbox_slack.posts import Post

@@ -13,10 +13,10 @@ from slack_sdk.errors import SlackApiError
 from slack_sdk.web.async_client import AsyncWebClient
 from slack_sdk.web.async_slack_response import AsyncSlackResponse
 
+from edgeoutbox import Deadline
 from edgeoutbox_slack.answers import Answer, read_answer
 from edgeoutbox_slack.codes import NO_MORE, Meaning
 from edgeoutbox_slack.connection import Connection
-from edgeoutbox_slack.deadline import Deadline
 
 _NO_LOG = logging.Logger("edgeoutbox.slack.sdk", logging.CRITICAL + 1)  # noqa: LOG001 - attached to nothing: it logs requests and answers
 

@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 
-from edgeoutbox_slack.deadline import Deadline
+from edgeoutbox import Deadline
 
 _MOST_REMEMBERED = 1000
 

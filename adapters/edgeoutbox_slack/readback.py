@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from edgeoutbox import ConfigurationError
+from edgeoutbox import ConfigurationError, Deadline
 from edgeoutbox_slack.answers import Answer
 from edgeoutbox_slack.client import Slack
 from edgeoutbox_slack.codes import Meaning
-from edgeoutbox_slack.deadline import Deadline
 from edgeoutbox_slack.marker import Identity, Sight, look_at
 from edgeoutbox_slack.pacing import Pace
 from edgeoutbox_slack.places import Place

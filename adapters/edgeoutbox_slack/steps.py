@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
+from edgeoutbox import Deadline
 from edgeoutbox_slack.answers import Answer
 from edgeoutbox_slack.client import Slack
 from edgeoutbox_slack.codes import OPENING, Meaning
-from edgeoutbox_slack.deadline import Deadline
 from edgeoutbox_slack.marker import Identity
 from edgeoutbox_slack.places import Place
 

@@ -17,6 +17,7 @@ from edgeoutbox import (
     Cancelled,
     Check,
     ConfigurationError,
+    Deadline,
     Defer,
     Delivery,
     Done,
@@ -36,7 +37,6 @@ from edgeoutbox_smtp.addresses import Address
 from edgeoutbox_smtp.capture import capture
 from edgeoutbox_smtp.checks import check_relay
 from edgeoutbox_smtp.compose import Composed, compose
-from edgeoutbox_smtp.deadline import Deadline
 from edgeoutbox_smtp.emails import Email
 from edgeoutbox_smtp.errors import InvalidEmail
 from edgeoutbox_smtp.notices import EmailNotice, Message

@@ -2,8 +2,7 @@
 
 import ssl
 
-from edgeoutbox import Check
-from edgeoutbox_smtp.deadline import Deadline
+from edgeoutbox import Check, Deadline
 from edgeoutbox_smtp.relay import Relay, Security
 from edgeoutbox_smtp.replies import Stage
 from edgeoutbox_smtp.session import NotOpened, open_session

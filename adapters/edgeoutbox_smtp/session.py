@@ -13,7 +13,7 @@ from typing import cast
 
 import aiosmtplib
 
-from edgeoutbox_smtp.deadline import Deadline
+from edgeoutbox import Deadline
 from edgeoutbox_smtp.relay import Relay, Security
 from edgeoutbox_smtp.replies import Reply, Stage
 from edgeoutbox_smtp.wire import Wire

@@ -11,9 +11,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from edgeoutbox import Done, Evidence, Failed, Result, Retry, StopReason, Uncertain, WriteWindow
+from edgeoutbox import Deadline, Done, Evidence, Failed, Result, Retry, StopReason, Uncertain, WriteWindow
 from edgeoutbox_smtp.compose import Composed
-from edgeoutbox_smtp.deadline import Deadline
 from edgeoutbox_smtp.replies import Reply, Stage, Verdict, judge
 from edgeoutbox_smtp.session import Session
 from edgeoutbox_smtp.wire import CHUNK, Spoke, WireBroken

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from edgeoutbox import ConfigurationError
 
-_DURATION = re.compile(r"([0-9]{1,9})\s*(s|m|h|d)", re.ASCII)
+_DURATION = re.compile(r"([0-9]{1,9})\s*(s|m|h|d)")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _SHARE_FOR_CLOCKS = 0.01
 _AT_LEAST_FOR_CLOCKS = 60.0

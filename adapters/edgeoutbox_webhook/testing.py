@@ -200,7 +200,8 @@ class WebhookReceiver:
             case Lost(after):
                 writer.write(after)
                 await writer.drain()
-            case Hang():
+            case Hang(after):
+                writer.write(after)
                 await reader.read()
             case Endless():
                 writer.write(b"HTTP/1.1 200 OK\r\n\r\n")

@@ -31,8 +31,9 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Hang:
-    """Act on the call and never answer."""
+    """Act on the call and never answer, or stop after these bytes of an answer."""
 
+    after: bytes = b""
     takes: bool = True
 
 

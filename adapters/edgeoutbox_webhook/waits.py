@@ -14,7 +14,7 @@ LONG = 15 * 60.0
 UNASKED = 60.0
 """The first wait after a 429 that does not say how long."""
 
-_NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?", re.ASCII)
+_NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?")
 _SPREAD = 0.1
 _DOUBLINGS = 10
 

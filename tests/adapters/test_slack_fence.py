@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import trustme
 
+from edgeoutbox import Deadline
 from edgeoutbox.adapter import WriteWindow
 from edgeoutbox.errors import DatabaseUnavailable, FenceRefused
 from edgeoutbox.results import Defer, Done, Failed, Reread, Result, Retry
 from edgeoutbox.states import StopReason
 from edgeoutbox.testing.attempt import ScriptedAttempt
 from edgeoutbox_slack import SlackAdapter, SlackNotice
-from edgeoutbox_slack.deadline import Deadline
 from edgeoutbox_slack.testing import Cut, Drop, Hang, Limit, On, Raw, Refuse, SlackServer, Step
 from tests.adapters.slack_building import (
     CHANNEL,
@@ -236,7 +236,7 @@ async def test_a_machine_that_slept_while_connecting_posts_nothing(monkeypatch: 
     """The window is counted on a clock that goes on during suspension: once it is over, no header is sent."""
     sleeping = 0.0
     real = Deadline.after(0).at
-    monkeypatch.setattr("edgeoutbox_slack.deadline._now", lambda: real + sleeping)
+    monkeypatch.setattr("edgeoutbox.clock.SystemClock.boot", lambda _: real + sleeping)
 
     class Sleeping(Watching):
         async def begin_write(self) -> WriteWindow:

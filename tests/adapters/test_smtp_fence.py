@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
+from edgeoutbox import Deadline
 from edgeoutbox.adapter import WriteWindow
 from edgeoutbox.errors import DatabaseUnavailable, FenceRefused
 from edgeoutbox.results import Done, Result, Retry, Uncertain
 from edgeoutbox.testing.attempt import ScriptedAttempt
 from edgeoutbox.testing.relay import Answer, Hang, On, Point, Raw, ScriptedRelay
 from edgeoutbox_smtp import EmailNotice
-from edgeoutbox_smtp.deadline import Deadline
 from edgeoutbox_smtp.wire import Wire
 from tests.adapters.smtp_building import BIG, JANE, a_message, an_adapter, an_attempt
 
@@ -111,7 +111,7 @@ async def test_a_machine_that_slept_does_not_finish_its_message(monkeypatch: pyt
     """The window is counted on a clock that goes on during suspension: a lapsed one stops before the terminator."""
     sleeping = 0.0
     real = Deadline.after(0).at
-    monkeypatch.setattr("edgeoutbox_smtp.deadline._now", lambda: real + sleeping)
+    monkeypatch.setattr("edgeoutbox.clock.SystemClock.boot", lambda _: real + sleeping)
 
     class Sleeping(Watching):
         async def begin_write(self) -> WriteWindow:

@@ -1,5 +1,6 @@
 """What each answer of an endpoint leads to: the rows of the table, and every way to give no answer."""
 
+import asyncio
 import itertools
 from functools import partial
 
@@ -104,6 +105,23 @@ async def test_no_valid_answer_is_a_doubt(step: Step) -> None:
 async def test_the_body_of_an_answer_does_not_count(step: Step) -> None:
     """The status is the answer; what follows it is read a little, for politeness, and never decides."""
     assert isinstance(await result_of(step), Done)
+
+
+@pytest.mark.parametrize("step", [Hang(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf"), Endless()])
+async def test_the_body_of_an_answer_costs_little_time(step: Step) -> None:
+    """One that hangs is given a second of a window of sixty, one that never ends not even that."""
+    async with asyncio.timeout(10.0 if isinstance(step, Hang) else 0.9):
+        assert isinstance(await result_of(step), Done)
+
+
+async def test_nothing_after_its_headers_takes_an_answer_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also when the time is up just as the answer has come."""
+
+    async def late(*_: object) -> None:
+        raise TimeoutError
+
+    monkeypatch.setattr("edgeoutbox_webhook.exchange._take_leave", late)
+    assert isinstance(await result_of(Answer(200)), Done)
 
 
 def _has_spoken(receiver: WebhookReceiver, step: Drop) -> bool:

@@ -310,6 +310,21 @@ async def test_a_dead_endpoint_does_not_hold_up_the_others() -> None:
     assert isinstance(other, Done)
 
 
+async def test_a_connection_ends_the_rest_of_an_endpoint() -> None:
+    """An endpoint that came back and goes away again starts with the first wait, not with a longer one."""
+    port = a_free_port()
+    endpoint = Endpoint(f"http://127.0.0.1:{port}/", secrets=[TEST_SECRET], allow_private=True)
+    adapter = WebhookAdapter({"billing": endpoint, "no": NOWHERE})
+    later = an_attempt(action={"lease_expires_at": HOURS_LATER})
+    await adapter.execute(an_attempt())
+    async with WebhookReceiver(port=port):
+        assert isinstance(await adapter.execute(later), Done)
+    again = await adapter.execute(later)
+    assert isinstance(again, Defer)
+    assert again.wait is not None
+    assert 900.0 <= again.wait <= 990.0
+
+
 HOURS_LATER = (an_attempt().action.lease_expires_at or 0) + 7_200_000
 
 

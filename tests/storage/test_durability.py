@@ -15,7 +15,7 @@ import pytest
 
 from edgeoutbox.storage.protocol import Fence
 from edgeoutbox.storage.sqlite.backend import SqliteStorage
-from edgeoutbox.storage.sqlite.drivers import ApswConnection, ApswDriver, Driver, OnConnect, _prepared
+from edgeoutbox.storage.sqlite.drivers import ApswDriver, Driver, DriverConnection, OnConnect, _prepared
 from edgeoutbox.storage.sqlite.steps import Connection
 from edgeoutbox.testing import MovableClock
 from edgeoutbox.testing.conformance.story import WINDOW, claim, declare, enqueue
@@ -119,7 +119,7 @@ def test_p7_a_fence_survives_the_loss_of_everything_that_was_not_synced(tmp_path
     class VfsDriver(ApswDriver):
         def open(self, path: str, busy_timeout: int, on_connect: OnConnect | None) -> Connection:
             raw = apsw.Connection(path, vfs="syncing")
-            return _prepared(ApswConnection(raw), raw, busy_timeout, on_connect)
+            return _prepared(DriverConnection(raw), busy_timeout, on_connect)
 
     async def story() -> int:
         storage = SqliteStorage(database, VfsDriver())

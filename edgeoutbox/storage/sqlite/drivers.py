@@ -69,30 +69,10 @@ class Driver(Protocol):
         """Open a connection that reads."""
 
 
-class StdlibConnection:
-    """A `sqlite3` connection in autocommit mode: transactions are statements."""
+class DriverConnection:
+    """A connection of either copy, in autocommit mode: transactions are statements."""
 
-    def __init__(self, raw: sqlite3.Connection) -> None:
-        self.raw = raw
-
-    def execute(self, sql: str, parameters: Sequence[Any] = ()) -> list[Row]:
-        """Run one statement to its end."""
-        return self.raw.execute(sql, parameters).fetchall()
-
-    @property
-    def in_transaction(self) -> bool:
-        """Whether a transaction is open."""
-        return self.raw.in_transaction
-
-    def close(self) -> None:
-        """Close the connection."""
-        self.raw.close()
-
-
-class ApswConnection:
-    """An `apsw` connection."""
-
-    def __init__(self, raw: apsw.Connection) -> None:
+    def __init__(self, raw: sqlite3.Connection | apsw.Connection) -> None:
         self.raw = raw
 
     def execute(self, sql: str, parameters: Sequence[Any] = ()) -> list[Row]:
@@ -121,14 +101,14 @@ class StdlibDriver:
     def open(self, path: str, busy_timeout: int, on_connect: OnConnect | None) -> Connection:
         """Open a connection for the calling thread."""
         raw = sqlite3.connect(path, isolation_level=None)
-        return _prepared(StdlibConnection(raw), raw, busy_timeout, on_connect)
+        return _prepared(DriverConnection(raw), busy_timeout, on_connect)
 
     async def reader(self, path: str, busy_timeout: int, on_connect: OnConnect | None) -> Reader:
         """Open an aiosqlite connection that reads."""
 
         def connect() -> sqlite3.Connection:
             raw = sqlite3.connect(path, isolation_level=None)
-            _prepared(StdlibConnection(raw), raw, busy_timeout, on_connect)
+            _prepared(DriverConnection(raw), busy_timeout, on_connect)
             raw.execute("PRAGMA query_only = ON")
             return raw
 
@@ -179,7 +159,7 @@ class ApswDriver:
         raw = apsw.Connection(path)
         # Else the planner looks at bound values and compiles a claim anew each time: 200 microseconds instead of 10.
         raw.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
-        return _prepared(ApswConnection(raw), raw, busy_timeout, on_connect)
+        return _prepared(DriverConnection(raw), busy_timeout, on_connect)
 
     async def reader(self, path: str, busy_timeout: int, on_connect: OnConnect | None) -> Reader:
         """Open a connection that reads, in a thread of its own."""
@@ -217,9 +197,9 @@ class ApswReader:
         self._pool.shutdown(wait=False)
 
 
-def _prepared(connection: Connection, raw: Any, busy_timeout: int, on_connect: OnConnect | None) -> Connection:
+def _prepared(connection: DriverConnection, busy_timeout: int, on_connect: OnConnect | None) -> Connection:
     if on_connect is not None:
-        on_connect(raw)
+        on_connect(connection.raw)
     try:
         connection.execute(f"PRAGMA busy_timeout = {busy_timeout}")
         # First of all: WAL mode would already change the file of a newer build.
