@@ -148,7 +148,8 @@ class SlackServer(Workspace):
         if on is None:
             return Answer(self._carry_out(request, token)).response(self._about_the_token)
         keeps = on.keeps or isinstance(on.step, Cut | Alter | Usual)
-        usual = self._carry_out(request, token, on.hidden) if keeps else {"ok": True}
+        told = isinstance(on.step, Usual)
+        usual = self._carry_out(request, token, on.hidden, answered=told) if keeps else {"ok": True}
         return await perform(on.step, Answer(usual), self._about_the_token, http, self._closing)
 
     async def _read(self, http: web.Request) -> Request:
@@ -174,7 +175,9 @@ class SlackServer(Workspace):
                 return on
         return None
 
-    def _carry_out(self, request: Request, token: str | None, hidden: float = 0.0) -> dict[str, Any]:
+    def _carry_out(
+        self, request: Request, token: str | None, hidden: float = 0.0, *, answered: bool = True
+    ) -> dict[str, Any]:
         try:
             done = self.call(request.method, request.arguments, token, hidden=hidden)
         except Refused as refused:
@@ -184,7 +187,7 @@ class SlackServer(Workspace):
         self.posts.append(done)
         if self._record is not None:
             with self._record.open("a", encoding="utf-8") as record:
-                record.write(RecordedPost.of(len(self.posts), done).line())
+                record.write(RecordedPost.of(len(self.posts), done, answered=answered).line())
         return {"ok": True, "channel": done.channel, "ts": done.ts, "message": done.shown(with_metadata=True)}
 
     @property

@@ -12,7 +12,10 @@ from edgeoutbox_slack.testing_messages import StoredPost
 
 @dataclass(frozen=True, slots=True)
 class RecordedPost:
-    """One post, without its text. `key` is the hash of its idempotency key, `number` counts the posts from 1."""
+    """One post, without its text. `key` is the hash of its idempotency key, `number` counts the posts from 1.
+
+    `answered` is false when a script kept the usual answer back.
+    """
 
     number: int
     channel: str
@@ -20,12 +23,13 @@ class RecordedPost:
     thread_ts: str | None
     key: str | None
     sha256: str
+    answered: bool = True
 
     @classmethod
-    def of(cls, number: int, post: StoredPost) -> "RecordedPost":
+    def of(cls, number: int, post: StoredPost, *, answered: bool = True) -> "RecordedPost":
         """The record of a post."""
         text = hashlib.sha256(post.text.encode(errors="replace")).hexdigest()
-        return cls(number, post.channel, post.ts, post.thread_ts, post.key, text)
+        return cls(number, post.channel, post.ts, post.thread_ts, post.key, text, answered)
 
     def line(self) -> str:
         """As it is written."""

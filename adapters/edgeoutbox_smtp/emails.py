@@ -32,8 +32,13 @@ def _line(value: str) -> str:
 
 
 def _text(value: str | None) -> str | None:
-    if value is not None and "\0" in value:
-        raise ValueError("contains a NUL character")
+    if value is not None:
+        if "\0" in value:
+            raise ValueError("contains a NUL character")
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise ValueError("contains a lone surrogate, which is not a character") from None
     return value
 
 

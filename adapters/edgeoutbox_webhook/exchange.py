@@ -27,6 +27,7 @@ from aiohttp import (
 from aiohttp.abc import AbstractResolver
 from aiohttp.connector import Connection
 
+from edgeoutbox import Deadline
 from edgeoutbox_webhook.connector import OneConnection
 from edgeoutbox_webhook.endpoints import Endpoint
 from edgeoutbox_webhook.waits import retry_after
@@ -61,7 +62,7 @@ class NotReached:
 
 @dataclass(frozen=True, slots=True)
 class NothingSent:
-    """The connection ended or spoke up while the fence was stored; nothing of the request was written."""
+    """The connection ended or spoke up while the fence was stored, or the machine slept; nothing was written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,15 +116,15 @@ class Exchange:
         async def on_connected(connection: Connection) -> None:
             self._stage = Stage.FENCING
             limit.reschedule(None)
-            window = await fence()
-            limit.reschedule(asyncio.get_running_loop().time() + window * _SHARE_OF_WINDOW)
+            ends = Deadline.after(await fence() * _SHARE_OF_WINDOW)
             self._stage = Stage.FENCED
             for _ in range(2):  # in one turn the loop looks at the socket, in the next it hands over what came in
                 await asyncio.sleep(0)
             protocol = connection.protocol
             # What the endpoint says before it was asked would be taken for its answer.
-            if protocol is None or protocol.should_close or not protocol.is_connected():
+            if protocol is None or protocol.should_close or not protocol.is_connected() or ends.passed:
                 raise _Unusable
+            limit.reschedule(asyncio.get_running_loop().time() + ends.left())
 
         return await self._run(headers, body, limit, on_connected)
 

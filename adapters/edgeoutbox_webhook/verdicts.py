@@ -129,7 +129,7 @@ class Verdicts:
                 return self._unknown(f"it answered {status}", evidence, retry_after)
 
     def _nothing_sent(self) -> Retry | Defer:
-        reason = "the connection ended, or the endpoint spoke first, before anything was sent"
+        reason = "the connection could not be used any more, and nothing was sent"
         if self.inherited_write_at is None:
             return Retry(reason, evidence=self._evidence("fence"))
         return Defer(reason, self._wait(UNASKED), evidence=self._evidence("fence"))  # keeps the earlier fence

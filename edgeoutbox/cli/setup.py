@@ -15,7 +15,13 @@ from edgeoutbox.cli.output import say, write_json, write_table
 from edgeoutbox.cli.template import configuration_text
 from edgeoutbox.errors import ConfigurationError, InvalidRequest
 from edgeoutbox.outbox import Outbox
-from edgeoutbox.sidecar.configuration import CONFIG_VARIABLE, DATABASE_VARIABLE, DEFAULT_DATABASE, FILE_NAME
+from edgeoutbox.sidecar.configuration import (
+    CONFIG_VARIABLE,
+    DATABASE_VARIABLE,
+    DEFAULT_DATABASE,
+    FILE_NAME,
+    Configuration,
+)
 from edgeoutbox.sidecar.database import absolute_url, path_of
 from edgeoutbox.sidecar.health import check_database
 from edgeoutbox.sidecar.logs import log_to_stderr
@@ -94,9 +100,13 @@ async def captured(
 async def doctor(
     place: Place,
     email: Annotated[bool, typer.Option("--email", help="Only email: connect, negotiate TLS, log in")] = False,
+    slack: Annotated[
+        bool, typer.Option("--slack", help="Only Slack: token, scopes, and each channel that `channels` names")
+    ] = False,
     kind: Annotated[list[str] | None, typer.Option("--kind", help="Only these kinds", show_default=False)] = None,
     to: Annotated[
-        str | None, typer.Option("--to", metavar="ADDRESS", help="Also send one test message to this address")
+        str | None,
+        typer.Option("--to", metavar="ADDRESS", help="Also send one test message: to an address, or a channel's id"),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -106,11 +116,7 @@ async def doctor(
     """
     log_to_stderr(level=logging.WARNING)
     configuration = place.configuration
-    chosen = set(kind or ())
-    if email:
-        chosen |= {name for name, table in configuration.kinds.items() if adapter_name(name, table) == "email"}
-    for name in {*chosen, *({"email"} if email and not chosen else ())} - configuration.kinds.keys():
-        raise ConfigurationError(f"{configuration.source}: kind {name} is not configured")
+    chosen = _chosen(configuration, kind or (), {"email": email, "slack_post": slack})
     checks = [] if chosen else list(check_database(configuration.database))
     try:
         adapters = make_adapters(configuration, place.environment)
@@ -127,6 +133,18 @@ async def doctor(
     _write_checks(checks, as_json=as_json)
     if not all(check.ok for check in checks):
         raise typer.Exit(Exit.NOT_POSSIBLE)
+
+
+def _chosen(configuration: Configuration, kinds: Sequence[str], adapters: Mapping[str, bool]) -> set[str]:
+    """The kinds that were named, and all kinds of the adapters that were asked for; none of both means everything."""
+    chosen = set(kinds)
+    for adapter in (name for name, asked in adapters.items() if asked):
+        chosen |= {kind for kind, table in configuration.kinds.items() if adapter_name(kind, table) == adapter} or {
+            adapter
+        }
+    for name in sorted(chosen - configuration.kinds.keys()):
+        raise ConfigurationError(f"{configuration.source}: kind {name} is not configured")
+    return chosen
 
 
 async def _checked(adapter: Adapter[Any]) -> Sequence[Check]:

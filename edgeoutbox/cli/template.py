@@ -55,6 +55,15 @@ _REST = """
 
 # Whether a person must admit each email.
 # requires_approval = false
+
+# Posts to Slack, and signed calls to endpoints that payloads name. See edgeoutbox doctor --slack.
+# [kinds.slack_post]
+# token = { env = "SLACK_TOKEN" }
+# channels = ["C0123456789"]
+#
+# [kinds.webhook.endpoints.billing]
+# url = "https://billing.example.com/hooks"
+# secret = { env = "BILLING_SECRET" }
 """
 
 

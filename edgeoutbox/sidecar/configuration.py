@@ -4,7 +4,7 @@ A name that is not known is an error, wherever it stands: a setting that is miss
 """
 
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
@@ -26,7 +26,7 @@ DATABASE_VARIABLE = f"{PREFIX}DATABASE"
 _KINDS = f"{PREFIX}KINDS__"
 
 _PATHS = ("_dir", "_file", "_path")
-_SECRET_NAMES = ("password", "token", "secret", "api_key")
+_SECRET_NAMES = ("password", "token", "secret", "secrets", "api_key")
 
 
 class KindTable(BaseModel):
@@ -164,12 +164,21 @@ def _refuse_unknown(environment: Mapping[str, str], referenced: Iterable[str]) -
 
 def _refuse_literal_secrets(kinds: Mapping[str, KindTable], source: str) -> None:
     for kind, table in kinds.items():
-        for name, value in table.settings.items():
-            if name.endswith(_SECRET_NAMES) and isinstance(value, str):
-                raise ConfigurationError(
-                    f'{source}: kinds.{kind}.{name}: give a secret by reference, {{ env = "NAME" }} or '
-                    '{ file = "PATH" }, so that the file holds none'
-                )
+        for name in _literal_secrets(table.settings):
+            raise ConfigurationError(
+                f'{source}: kinds.{kind}.{name}: give a secret by reference, {{ env = "NAME" }} or '
+                '{ file = "PATH" }, so that the file holds none'
+            )
+
+
+def _literal_secrets(settings: Mapping[str, object]) -> Iterator[str]:
+    """The settings that stand there as text and are secrets by their names, in tables of tables too."""
+    for name, value in settings.items():
+        texts = value if isinstance(value, list) else [value]
+        if name.endswith(_SECRET_NAMES) and any(isinstance(text, str) for text in texts):
+            yield name
+        elif isinstance(value, Mapping):
+            yield from (f"{name}.{inner}" for inner in _literal_secrets(value))
 
 
 def _near(name: str, known: Iterable[str]) -> str:

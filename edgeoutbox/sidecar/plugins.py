@@ -95,6 +95,16 @@ def list_captured(kind: str, table: KindTable, folder: Path) -> Sequence[Capture
     return found
 
 
+def find_server(adapter: str) -> str:
+    """The module that runs as a provider on this machine: `testing` in the package of an adapter's entry point.
+
+    As a program it prints one JSON line about itself once it listens. Raises `ConfigurationError` when no such adapter
+    is installed.
+    """
+    package = _entry_point(adapter, KindTable()).module.partition(".")[0]
+    return f"{package}.testing"
+
+
 def adapter_name(kind: str, table: KindTable) -> str:
     """The name of the entry point that carries a kind out."""
     return table.adapter or kind

@@ -29,7 +29,8 @@ class Secrets:
             case {"file": str(name), **rest} if not rest:
                 return self._given(*self._read(name, where))
             case Mapping():
-                if value.keys() & {"env", "file"}:
+                # A table of tables may well have one that is named like this.
+                if any(name in value and not isinstance(value[name], Mapping) for name in ("env", "file")):
                     raise ConfigurationError(f'{where}: a reference is {{ env = "NAME" }} or {{ file = "PATH" }}')
                 return {key: self.resolve(item, f"{where}.{key}") for key, item in value.items()}
             case list():

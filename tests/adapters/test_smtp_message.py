@@ -249,7 +249,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     "to: at most 100 recipients": {"to": [f"p{number}@example.com" for number in range(101)]},
     "text: a message needs a text or html": {"text": None},
     "text: contains a NUL character": {"text": "a\0b"},
-    "html: text: contains a NUL character": {"html": "a\0b"},
+    "html: contains a NUL character": {"html": "a\0b"},
     "text: contains a lone surrogate": {"text": "a\ud800b"},
     "subject: has a word that does not fit": {"subject": "x" * 995},
     "headers: has a word that does not fit": {"headers": {"X-Long": "x" * 995}},

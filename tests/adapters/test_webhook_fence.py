@@ -14,6 +14,7 @@ import trustme
 from aiohttp import AddrInfoType
 
 from edgeoutbox.adapter import WriteWindow
+from edgeoutbox.clock import Deadline
 from edgeoutbox.errors import DatabaseUnavailable, FenceRefused
 from edgeoutbox.results import Defer, Done, Result, Retry, Uncertain
 from edgeoutbox.testing.clock import until
@@ -129,6 +130,29 @@ async def test_an_answer_is_awaited_no_longer_than_the_window() -> None:
             result = await running
     assert isinstance(result, Uncertain)
     assert "in time" in result.reason
+
+
+async def test_a_machine_that_slept_sends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The window is counted on a clock that goes on during suspension: in a lapsed one no request is begun."""
+    sleeping = 0.0
+    real = Deadline.after(0).at
+    monkeypatch.setattr("edgeoutbox.clock.SystemClock.boot", lambda _: real + sleeping)
+
+    class Sleeping(WaitingAttempt):
+        async def begin_write(self) -> WriteWindow:
+            window = await super().begin_write()
+            asyncio.get_running_loop().call_soon(fall_asleep)
+            return window
+
+    def fall_asleep() -> None:
+        nonlocal sleeping
+        sleeping = 3600.0
+
+    async with WebhookReceiver() as receiver:
+        result = await an_adapter(receiver).execute(Sleeping(a_call(), an_attempt().action))
+        await receiver.idle()
+        assert receiver.received == []
+    assert isinstance(result, Retry)
 
 
 @pytest.mark.parametrize("when", ["connecting", "fencing", "sending"])

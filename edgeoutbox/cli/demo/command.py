@@ -16,36 +16,40 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from edgeoutbox.cli.commands import JsonOption, Place, command
-from edgeoutbox.cli.demo.figures import Figures
+from edgeoutbox.cli.demo.performance import Found, Performance
+from edgeoutbox.cli.demo.slack import SlackStage
 from edgeoutbox.cli.exits import Exit
 from edgeoutbox.cli.output import console, say, write_json, write_table
 
 
-@command("demo", panel="Start", example="edgeoutbox demo")
+@command("demo", panel="Start", example="edgeoutbox demo --slack")
 async def demo(
     place: Place,  # noqa: ARG001 - it has a place of its own
+    slack: Annotated[
+        bool, typer.Option("--slack", help="Post to a Slack on this machine that loses answers, and read them back")
+    ] = False,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the folder with database, record and log")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Send 200 emails to a relay on this machine, kill the sender half way, and count what arrived.
 
-    Needs no configuration and no network. Exits with 0 only if nothing was sent twice, lost or out of order.
+    With --slack, post to a server on this machine that loses answers instead. Needs no configuration and no network.
+    Exits with 0 only if nothing was sent twice, lost or out of order.
     """
-    from edgeoutbox.cli.demo.stage import EMAILS, Stage  # noqa: PLC0415 - only the demo needs a relay
-
     _cancel_on_sigterm()
     folder = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix="edgeoutbox-demo-"))
     good = False
     try:
         with _progress() as progress:
-            task = progress.add_task("ended", total=EMAILS)
-            stage = Stage(
+            task = progress.add_task("ended", total=None)
+            stage = (SlackStage if slack else _email())(
                 folder,
-                tell=lambda sentence: progress.console.print(sentence, markup=False),
-                progress=lambda ended: progress.update(task, completed=ended),
+                lambda sentence: progress.console.print(sentence, markup=False),
+                lambda ended: progress.update(task, completed=ended),
             )
+            progress.update(task, total=stage.total)
             found = await stage.perform()
-        good = found.good and found.actions == EMAILS
+        good = found.good and found.actions == stage.total
         if as_json:
             write_json(asdict(found))
         else:
@@ -59,6 +63,12 @@ async def demo(
             shutil.rmtree(folder, ignore_errors=True)
     if not good:
         raise typer.Exit(Exit.NOT_POSSIBLE)
+
+
+def _email() -> type[Performance]:
+    from edgeoutbox.cli.demo.stage import Stage  # noqa: PLC0415 - only this demo needs a relay
+
+    return Stage
 
 
 def _cancel_on_sigterm() -> None:
@@ -75,22 +85,6 @@ def _progress() -> Iterator[Progress]:
         yield progress
 
 
-def _show(found: Figures, *, good: bool) -> None:
-    write_table(
-        ("", "emails", ""),
-        [
-            ("sent once", found.delivered, "the relay said that it has them"),
-            ("sent twice", found.duplicates, "copies beyond the first in the relay's record"),
-            (
-                "uncertain",
-                found.uncertain,
-                f"in the relay's hands at the kill; {found.uncertain_arrived} had arrived",
-            ),
-            ("lost", found.lost, "done but not in the relay's record, or not ended"),
-            ("order broken", found.out_of_order, "came after a later one of their lane"),
-        ],
-        none="nothing was sent",
-        folds=("",),
-    )
-    verdict = "Nothing was sent twice, lost or out of order" if good else "This is not what was promised"
-    sys.stdout.write(f"{verdict}: {found.actions} emails, {found.kills} kill, {found.seconds:.1f} s.\n")
+def _show(found: Found, *, good: bool) -> None:
+    write_table(("", "count", ""), found.rows(), none="nothing was counted", folds=("",))
+    sys.stdout.write(f"{found.verdict(good=good)}\n")

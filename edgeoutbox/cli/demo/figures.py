@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from edgeoutbox.cli.demo.performance import Found
 from edgeoutbox.cli.demo.producer import recipient_of
 from edgeoutbox.states import State
 
@@ -19,15 +20,14 @@ class Sent:
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
-    """The demo's result. `kills` and `seconds` come from the stage, everything else from the two records.
+class Figures(Found):
+    """The result of the demo of email. `kills` and `seconds` come from the stage, everything else from the two records.
 
     `delivered` counts DONE, `uncertain` UNCERTAIN, `uncertain_arrived` those of them that the relay holds, `duplicates`
     messages beyond the first of an action, `lost` actions that are DONE and not in the relay's record, or that have
     not ended, `out_of_order` messages that came after a later one of their lane.
     """
 
-    actions: int
     delivered: int
     uncertain: int
     uncertain_arrived: int
@@ -42,6 +42,22 @@ class Figures:
         """Whether nothing was sent twice, lost or out of order, and everything was sent or said to be uncertain."""
         told = self.delivered + self.uncertain == self.actions > 0
         return told and not (self.duplicates or self.lost or self.out_of_order)
+
+    def rows(self) -> Sequence[tuple[str, int, str]]:
+        """The figures for people."""
+        arrived = f"in the relay's hands at the kill; {self.uncertain_arrived} had arrived"
+        return [
+            ("sent once", self.delivered, "the relay said that it has them"),
+            ("sent twice", self.duplicates, "copies beyond the first in the relay's record"),
+            ("uncertain", self.uncertain, arrived),
+            ("lost", self.lost, "done but not in the relay's record, or not ended"),
+            ("order broken", self.out_of_order, "came after a later one of their lane"),
+        ]
+
+    def verdict(self, *, good: bool) -> str:
+        """One sentence."""
+        said = "Nothing was sent twice, lost or out of order" if good else "This is not what was promised"
+        return f"{said}: {self.actions} emails, {self.kills} kill, {self.seconds:.1f} s."
 
 
 def figures(actions: Sequence[Sent], arrivals: Sequence[str], *, kills: int, seconds: float) -> Figures:
@@ -58,13 +74,14 @@ def figures(actions: Sequence[Sent], arrivals: Sequence[str], *, kills: int, sec
         duplicates=sum(count - 1 for count in times.values()),
         lost=sum(1 for action in done if not times[recipient_of(action.key)])
         + sum(1 for action in actions if not action.state.ended),
-        out_of_order=_out_of_order(of, arrivals),
+        out_of_order=out_of_order(of, arrivals),
         kills=kills,
         seconds=round(seconds, 2),
     )
 
 
-def _out_of_order(of: Mapping[str, Sent], arrivals: Sequence[str]) -> int:
+def out_of_order(of: Mapping[str, Sent], arrivals: Sequence[str]) -> int:
+    """How many arrivals came after a later one of their lane; `of` says which action each is of."""
     latest: dict[str, int] = {}
     bent = 0
     for recipient in dict.fromkeys(arrivals):
