@@ -36,6 +36,7 @@ post_interval = {post_interval}
 history_interval = 0
 first_look = 0.5
 next_look = 0.5
+max_attempts = {max_attempts}
 # A killed executor's actions are free again when its lease ends.
 lease = 4
 write_window = 2
@@ -58,6 +59,7 @@ class SlackStage(Performance):
     lost: float = LOST
     limited: float = 0.0
     post_interval: float = 0.1
+    max_attempts: int = 12
     longest: float = LONGEST
 
     @property
@@ -120,6 +122,7 @@ class SlackStage(Performance):
             base_url=json.dumps(told["base_url"]),
             channels=self.channels,
             post_interval=self.post_interval,
+            max_attempts=self.max_attempts,
         )
         self.configure(text)
         requests = [_post(number, told["channels"]) for number in range(self.posts)]
