@@ -48,7 +48,7 @@ class Chaos(SlackStage):
         crew: deque[asyncio.subprocess.Process] = deque()
         try:
             for _ in range(self.executors):
-                crew.append(await self.executor())  # noqa: PERF401 - what was started must be stopped
+                crew.append(await self.executor())
             while self.ended() < self.posts:
                 await asyncio.sleep(self.kill_every)
                 crew.append(await self.executor())

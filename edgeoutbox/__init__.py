@@ -44,7 +44,7 @@ from edgeoutbox.errors import (
 )
 from edgeoutbox.executor import Executor
 from edgeoutbox.keys import effect_key
-from edgeoutbox.kinds import Delivery, Kind
+from edgeoutbox.kinds import Delivery, Kind, KindLimits, KindSettings
 from edgeoutbox.model import Action, ActionRequest, AttemptRecord, Backlog, Enqueued, Page, validation_message
 from edgeoutbox.outbox import Outbox, enqueue_sync
 from edgeoutbox.results import (
@@ -95,6 +95,8 @@ __all__ = [
     "InvalidRequest",
     "KeyOfAnotherKind",
     "Kind",
+    "KindLimits",
+    "KindSettings",
     "LaneBusy",
     "LooseningRefused",
     "MixedSqliteCopies",

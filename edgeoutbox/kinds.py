@@ -1,10 +1,14 @@
 """What a kind of action promises, and the limits of its attempts."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, Self, TypedDict, TypeVar, cast
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from edgeoutbox.errors import ConfigurationError
+from edgeoutbox.model import validation_message
 from edgeoutbox.variants import Variants
 
 P = TypeVar("P")
@@ -93,3 +97,43 @@ def _refuse_nonsense(kind: Kind[Any]) -> None:
     if kind.retention_days < 1:
         msg = f"kind {kind.name}: retention_days must be at least 1, so that a late repeat still finds its key"
         raise ConfigurationError(msg)
+
+
+class KindLimits(TypedDict, total=False):
+    """What whoever makes an adapter may set of its kind, by name; what is left out is the adapter's default."""
+
+    lease: float
+    write_window: float
+    max_attempts: int
+    retention_days: int
+    concurrency: int
+    requires_approval: bool
+
+
+class KindSettings(BaseModel):
+    """The settings that every kind has in a configuration table. An adapter's own settings extend it.
+
+    Durations are seconds. What is `None` was not given.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    lease: Annotated[float, Field(gt=0, le=86_400)] | None = None
+    write_window: Annotated[float, Field(gt=0, le=86_400)] | None = None
+    max_attempts: Annotated[int, Field(ge=1, le=10_000)] | None = None
+    retention_days: Annotated[int, Field(ge=1, le=36_500)] | None = None
+    concurrency: Annotated[int, Field(ge=1, le=10_000)] | None = None
+    requires_approval: bool | None = None
+
+    @classmethod
+    def read(cls, kind: str, table: Mapping[str, object]) -> Self:
+        """Check a table. Raises `ConfigurationError` naming kind and setting, never a value."""
+        try:
+            return cls.model_validate(dict(table))
+        except ValidationError as error:
+            raise ConfigurationError(f"kind {kind}: {validation_message(error)}") from None
+
+    def limits(self) -> KindLimits:
+        """The limits that were given."""
+        given = {name: getattr(self, name) for name in KindLimits.__annotations__}
+        return cast("KindLimits", {name: value for name, value in given.items() if value is not None})

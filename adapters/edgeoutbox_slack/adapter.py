@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import reduce
 from operator import or_
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from edgeoutbox import (
     Adapter,
@@ -21,6 +21,7 @@ from edgeoutbox import (
     Failed,
     InvalidPayload,
     Kind,
+    KindLimits,
     NotNeeded,
     Result,
     StopReason,
@@ -48,6 +49,10 @@ log = logging.getLogger("edgeoutbox.slack")
 _SHARE_BEFORE_FENCE = 0.9
 _SHARE_OF_WINDOW = 0.95
 _AT_LEAST = 0.5
+
+
+MOST_ATTEMPTS = 12
+"""The default of `max_attempts`: an unknown post is looked for, and holds its lane, for less than two hours."""
 
 
 class SlackAdapter(Adapter[SlackNotice[Any]]):
@@ -82,26 +87,17 @@ class SlackAdapter(Adapter[SlackNotice[Any]]):
         page_size: int = 200,
         most_pages: int = 50,
         kind: str = "slack_post",
-        lease: float = 120.0,
-        write_window: float = 60.0,
-        max_attempts: int = 12,
-        retention_days: int = 30,
-        concurrency: int = 8,
-        requires_approval: bool = False,
+        **limits: Unpack[KindLimits],
     ) -> None:
-        if lease <= write_window:
-            raise ConfigurationError("lease: must be longer than write_window, or nothing could ever be posted")
+        limits.setdefault("max_attempts", MOST_ATTEMPTS)
         self.kind = Kind(
             kind,
             variants=tagged(reduce(or_, notices, Message)),
             delivery=Delivery.READS_BACK,
-            lease=lease,
-            write_window=write_window,
-            max_attempts=max_attempts,
-            retention_days=retention_days,
-            concurrency=concurrency,
-            requires_approval=requires_approval,
+            **limits,
         )
+        if self.kind.lease <= self.kind.write_window:
+            raise ConfigurationError("lease: must be longer than write_window, or nothing could ever be posted")
         self._connection = (
             None
             if token is None

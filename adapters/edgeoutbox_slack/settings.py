@@ -1,12 +1,11 @@
 """The table `[kinds.slack_post]` of a configuration file."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import Field, SecretStr
 
-from edgeoutbox import ConfigurationError, validation_message
+from edgeoutbox import KindLimits, KindSettings
 from edgeoutbox_slack.connection import SLACK
 from edgeoutbox_slack.posts import Channel
 
@@ -15,10 +14,8 @@ _Pause = Annotated[float, Field(ge=0, le=3600)]
 _Count = Annotated[int, Field(ge=1, le=10_000)]
 
 
-class Settings(BaseModel):
+class Settings(KindSettings):
     """Every setting, with its default. Durations are seconds. `token` and `proxy` arrive resolved."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     token: SecretStr
     base_url: str = SLACK
@@ -34,20 +31,6 @@ class Settings(BaseModel):
     next_look: _Seconds = 60.0
     page_size: Annotated[int, Field(ge=1, le=200)] = 200
     most_pages: _Count = 50
-    lease: _Seconds = 120.0
-    write_window: _Seconds = 60.0
-    max_attempts: _Count = 12
-    retention_days: Annotated[int, Field(ge=1, le=36_500)] = 30
-    concurrency: _Count = 8
-    requires_approval: bool = False
-
-    @classmethod
-    def read(cls, kind: str, table: Mapping[str, object]) -> "Settings":
-        """Check a table. Raises `ConfigurationError` naming kind and setting, never a value."""
-        try:
-            return cls.model_validate(dict(table))
-        except ValidationError as error:
-            raise ConfigurationError(f"kind {kind}: {validation_message(error)}") from None
 
     def arguments(self) -> dict[str, Any]:
         """As `SlackAdapter` takes them."""
@@ -55,4 +38,4 @@ class Settings(BaseModel):
             "token": self.token.get_secret_value(),
             "proxy": self.proxy.get_secret_value() if self.proxy else None,
         }
-        return {**self.model_dump(), **secrets}
+        return {**self.model_dump(exclude=set(KindLimits.__annotations__)), **self.limits(), **secrets}

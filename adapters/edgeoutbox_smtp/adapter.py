@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from functools import reduce
 from operator import or_
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 from edgeoutbox import (
     Adapter,
@@ -25,6 +25,7 @@ from edgeoutbox import (
     Failed,
     InvalidPayload,
     Kind,
+    KindLimits,
     NotNeeded,
     Result,
     Retry,
@@ -63,7 +64,7 @@ class SmtpAdapter(Adapter[EmailNotice[Any]]):
     `ConfigurationError`.
     """
 
-    def __init__(  # noqa: PLR0913 - each is a setting of its own, given by name
+    def __init__(
         self,
         relay: Relay | None,
         *,
@@ -74,12 +75,7 @@ class SmtpAdapter(Adapter[EmailNotice[Any]]):
         capture_dir: Path | str | None = None,
         attachments_dir: Path | str | None = None,
         kind: str = "email",
-        lease: float = 120.0,
-        write_window: float = 60.0,
-        max_attempts: int = 30,
-        retention_days: int = 30,
-        concurrency: int = 8,
-        requires_approval: bool = False,
+        **limits: Unpack[KindLimits],
     ) -> None:
         try:
             Address.parse(sender)
@@ -89,19 +85,14 @@ class SmtpAdapter(Adapter[EmailNotice[Any]]):
             raise ConfigurationError("deliver: choose send or capture")
         if deliver == "capture" and capture_dir is None:
             raise ConfigurationError("capture_dir: is needed to capture messages")
-        if lease <= write_window:
-            raise ConfigurationError("lease: must be longer than write_window, or nothing could ever be sent")
         self.kind = Kind(
             kind,
             variants=tagged(reduce(or_, notices, Message)),
             delivery=Delivery.AT_MOST_ONCE,
-            lease=lease,
-            write_window=write_window,
-            max_attempts=max_attempts,
-            retention_days=retention_days,
-            concurrency=concurrency,
-            requires_approval=requires_approval,
+            **limits,
         )
+        if self.kind.lease <= self.kind.write_window:
+            raise ConfigurationError("lease: must be longer than write_window, or nothing could ever be sent")
         self._relay = relay
         self._sender = sender
         self._app = app
@@ -117,12 +108,11 @@ class SmtpAdapter(Adapter[EmailNotice[Any]]):
             return cls(
                 read.make_relay(),
                 kind=kind_name,
-                **read.model_dump(
-                    include={
-                        *("sender", "deliver", "capture_dir", "attachments_dir", "lease", "write_window"),
-                        *("max_attempts", "retention_days", "concurrency", "requires_approval"),
-                    }
-                ),
+                sender=read.sender,
+                deliver=read.deliver,
+                capture_dir=read.capture_dir,
+                attachments_dir=read.attachments_dir,
+                **read.limits(),
             )
         except ConfigurationError as error:
             raise ConfigurationError(f"kind {kind_name}: {error}") from None

@@ -8,6 +8,7 @@ import ssl
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Unpack
 
 from aiohttp.abc import AbstractResolver
 
@@ -20,6 +21,7 @@ from edgeoutbox import (
     Failed,
     InvalidPayload,
     Kind,
+    KindLimits,
     Result,
     StopReason,
     one,
@@ -49,7 +51,7 @@ class WebhookAdapter(Adapter[Webhook]):
     the place of the system's. The rest are the limits of the kind. Raises `ConfigurationError`.
     """
 
-    def __init__(  # noqa: PLR0913 - each is a setting of its own, given by name
+    def __init__(
         self,
         endpoints: Mapping[str, Endpoint],
         *,
@@ -59,12 +61,7 @@ class WebhookAdapter(Adapter[Webhook]):
         timeout: float = 20.0,
         resolver: AbstractResolver | None = None,
         kind: str = "webhook",
-        lease: float = 120.0,
-        write_window: float = 60.0,
-        max_attempts: int = 30,
-        retention_days: int = 30,
-        concurrency: int = 8,
-        requires_approval: bool = False,
+        **limits: Unpack[KindLimits],
     ) -> None:
         if delivery not in {Delivery.AT_MOST_ONCE, Delivery.REPEATABLE}:
             raise ConfigurationError("delivery: choose at_most_once or repeatable")
@@ -73,25 +70,20 @@ class WebhookAdapter(Adapter[Webhook]):
                 raise ConfigurationError("endpoints: a name has letters, digits, - and _, at most 64")
         if not endpoints:
             raise ConfigurationError("endpoints: name at least one")
-        if lease <= write_window:
-            raise ConfigurationError("lease: must be longer than write_window, or nothing could ever be sent")
         if timeout <= 0:
             raise ConfigurationError("timeout: must be above zero")
         self.kind = Kind(
             kind,
             variants=one(Webhook),
             delivery=delivery,
-            lease=lease,
-            write_window=write_window,
-            max_attempts=max_attempts,
-            retention_days=retention_days,
-            concurrency=concurrency,
-            requires_approval=requires_approval,
+            **limits,
         )
+        if self.kind.lease <= self.kind.write_window:
+            raise ConfigurationError("lease: must be longer than write_window, or nothing could ever be sent")
         self._endpoints = dict(endpoints)
-        self._repeating = _repeating(self.kind.delivery, deduplicates_for, write_window)
+        self._repeating = _repeating(self.kind.delivery, deduplicates_for, self.kind.write_window)
         self._cafile = None if cafile is None else Path(cafile)
-        self._connect_within = min(timeout, (lease - write_window) * _SHARE_BEFORE_FENCE)
+        self._connect_within = min(timeout, (self.kind.lease - self.kind.write_window) * _SHARE_BEFORE_FENCE)
         self._resolver = resolver
         self._rests = Rests()
         self._tls: ssl.SSLContext | None = None
@@ -101,7 +93,15 @@ class WebhookAdapter(Adapter[Webhook]):
         """The adapter of a configuration table. Raises `ConfigurationError` naming kind and setting, never a value."""
         read = Settings.read(kind_name, settings)
         try:
-            return cls(read.make_endpoints(), kind=kind_name, **read.model_dump(exclude={"endpoints"}))
+            return cls(
+                read.make_endpoints(),
+                kind=kind_name,
+                delivery=read.delivery,
+                deduplicates_for=read.deduplicates_for,
+                cafile=read.cafile,
+                timeout=read.timeout,
+                **read.limits(),
+            )
         except ConfigurationError as error:
             raise ConfigurationError(f"kind {kind_name}: {error}") from None
 

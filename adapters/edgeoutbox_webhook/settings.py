@@ -1,12 +1,11 @@
 """The table `[kinds.webhook]` of a configuration file."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
-from edgeoutbox import ConfigurationError, validation_message
+from edgeoutbox import ConfigurationError, KindSettings
 from edgeoutbox_webhook.calls import EndpointName
 from edgeoutbox_webhook.endpoints import Endpoint
 
@@ -43,30 +42,14 @@ class EndpointTable(BaseModel):
         )
 
 
-class Settings(BaseModel):
+class Settings(KindSettings):
     """Every setting, with its default. Durations are seconds, but `deduplicates_for` may be a text such as `24h`."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     endpoints: dict[EndpointName, EndpointTable] = Field(min_length=1)
     delivery: Literal["at_most_once", "repeatable"] = "at_most_once"
     deduplicates_for: str | float | None = None
     cafile: Path | None = None
     timeout: _Seconds = 20.0
-    lease: _Seconds = 120.0
-    write_window: _Seconds = 60.0
-    max_attempts: _Count = 30
-    retention_days: Annotated[int, Field(ge=1, le=36_500)] = 30
-    concurrency: _Count = 8
-    requires_approval: bool = False
-
-    @classmethod
-    def read(cls, kind: str, table: Mapping[str, object]) -> "Settings":
-        """Check a table. Raises `ConfigurationError` naming kind and setting, never a value."""
-        try:
-            return cls.model_validate(dict(table))
-        except ValidationError as error:
-            raise ConfigurationError(f"kind {kind}: {validation_message(error)}") from None
 
     def make_endpoints(self) -> dict[str, Endpoint]:
         """The endpoints by name. Raises `ConfigurationError` naming endpoint and setting."""

@@ -287,6 +287,18 @@ async def test_a_record_holds_every_post_and_no_text(tmp_path: Path) -> None:
     assert read_record(tmp_path / "none") == []
 
 
+async def test_a_record_tells_which_answers_were_kept_back(tmp_path: Path) -> None:
+    """A post whose answer was dropped or changed is recorded as not answered; a refused one is not recorded."""
+    record = tmp_path / "posts.jsonl"
+    script = (On(POST, Drop(), call=1, keeps=True), On(POST, Usual(), call=2), On(POST, Refuse("no_text"), call=3))
+    async with a_server(*script, record=record) as slack:
+        with contextlib.suppress(aiohttp.ClientError):
+            await posted(slack)
+        for _ in range(3):
+            await posted(slack)
+    assert [(post.number, post.answered) for post in read_record(record)] == [(1, False), (2, True), (3, True)]
+
+
 async def test_it_runs_as_a_program(tmp_path: Path) -> None:
     """It tells its address and token, and takes the posts of another process."""
     record = tmp_path / "posts.jsonl"

@@ -25,6 +25,14 @@ relay = "smtp://127.0.0.1:{port}"
 security = "plaintext"
 """
 
+SLACK = """
+[kinds.{kind}]
+adapter = "slack_post"
+token = {{ env = "SLACK_TOKEN" }}
+base_url = "{base_url}"
+channels = ["C0GENERAL"]
+"""
+
 
 def message(subject: str = "Thanks", to: str = "jane@example.com") -> str:
     """The payload of a literal email."""

@@ -70,10 +70,13 @@ async def test_a_stage_in_which_the_executor_dies_at_once(tmp_path: Path, monkey
 
 @pytest.mark.skipif(not Path("/proc/self/cwd").exists(), reason="looks for processes by their folder")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_demo_leaves_no_process(terminal: Terminal, number: signal.Signals) -> None:
+@pytest.mark.parametrize(("options", "working_says"), [((), "sends them"), (("--slack",), "posts them")])
+def test_demo_leaves_no_process(
+    terminal: Terminal, options: tuple[str, ...], working_says: str, number: signal.Signals
+) -> None:
     """A demo that is interrupted ends its processes."""
     with subprocess.Popen(
-        [sys.executable, "-m", "edgeoutbox", "demo"],
+        [sys.executable, "-m", "edgeoutbox", "demo", *options],
         cwd=terminal.folder,
         env=clean(os.environ) | {"TMPDIR": str(terminal.folder)},
         stderr=subprocess.PIPE,
@@ -81,7 +84,7 @@ def test_demo_leaves_no_process(terminal: Terminal, number: signal.Signals) -> N
     ) as demo:
         assert demo.stderr is not None
         for line in demo.stderr:
-            if "sends them" in line:
+            if working_says in line:
                 demo.send_signal(number)
                 break
         demo.stderr.read()
