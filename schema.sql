@@ -47,8 +47,8 @@
 -- at-most-once kind: if its holder dies, it ends UNCERTAIN and is never sent twice.
 --
 -- THE GUARD. The triggers named guard_... refuse every step that is not in the tables, whoever tries it. SQLite fires
--- the applicable triggers of a statement in no defined order, so each stands alone. They only ever RAISE(ABORT), which
--- undoes the statement and leaves the transaction to its owner.
+-- the applicable triggers of a statement in no defined order, so each stands alone. What they refuse they RAISE(ABORT),
+-- which undoes the statement and leaves the transaction to its owner.
 --
 -- REPLACE. INSERT OR REPLACE would delete the row that holds the key, without telling anybody. A BEFORE trigger cannot
 -- refuse that, since it also runs for ON CONFLICT DO NOTHING, where a taken key is fine. So it notes whether the key
@@ -186,8 +186,9 @@ CREATE TABLE IF NOT EXISTS agent_action_attempt (
   attempt INTEGER NOT NULL,
   owner TEXT NOT NULL,
   started_at INTEGER NOT NULL,
-  write_started_at INTEGER,        -- this attempt's own first write
-  settled_at INTEGER,              -- never, when its process died
+  lease_expires_at INTEGER NOT NULL,   -- as it was claimed
+  write_started_at INTEGER,            -- this attempt's own first write
+  settled_at INTEGER,                  -- never, when its process died
   result TEXT,
   reason TEXT,
   evidence TEXT
@@ -263,6 +264,22 @@ WHEN NEW.state NOT IN ('PROPOSED', 'ADMITTED') OR NEW.epoch <> 0 OR NEW.attempt 
   OR NEW.readback_ref IS NOT NULL OR NEW.last_error IS NOT NULL OR NEW.decided_by IS NOT NULL OR NEW.decided_at IS NOT NULL
 BEGIN
   SELECT RAISE(ABORT, 'agent_action: a new action is PROPOSED or ADMITTED, and epoch, attempt, is_head, readback_ref, last_error, decided_by and decided_at come later; leave them out');
+END;
+
+-- REPLACE puts a column's default in the place of NULL after the BEFORE triggers, whose comparisons NULL would pass.
+CREATE TRIGGER IF NOT EXISTS guard_agent_action_no_null_inserted BEFORE INSERT ON agent_action
+WHEN NEW.state IS NULL OR NEW.is_head IS NULL OR NEW.epoch IS NULL OR NEW.attempt IS NULL OR NEW.due_at IS NULL
+  OR NEW.forget_at_end IS NULL OR NEW.created_at IS NULL
+BEGIN
+  SELECT RAISE(ABORT, 'agent_action: state, is_head, epoch, attempt, due_at, forget_at_end and created_at take no NULL; leave them out');
+END;
+
+CREATE TRIGGER IF NOT EXISTS guard_agent_action_no_null
+BEFORE UPDATE OF state, is_head, epoch, attempt, due_at, forget_at_end ON agent_action
+WHEN NEW.state IS NULL OR NEW.is_head IS NULL OR NEW.epoch IS NULL OR NEW.attempt IS NULL OR NEW.due_at IS NULL
+  OR NEW.forget_at_end IS NULL
+BEGIN
+  SELECT RAISE(ABORT, 'agent_action: state, is_head, epoch, attempt, due_at and forget_at_end take no NULL');
 END;
 
 CREATE TRIGGER IF NOT EXISTS guard_agent_action_workspace BEFORE INSERT ON agent_action
@@ -348,7 +365,7 @@ BEGIN
 END;
 
 CREATE TRIGGER IF NOT EXISTS guard_agent_action_end BEFORE UPDATE OF state ON agent_action
-WHEN NEW.ended_at IS NOT NULL AND (NEW.is_head = 1 OR NEW.lease_owner IS NOT NULL OR NEW.lease_expires_at IS NOT NULL)
+WHEN NEW.ended_at IS NOT NULL AND (NEW.ended_at <> CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) OR NEW.is_head = 1 OR NEW.lease_owner IS NOT NULL OR NEW.lease_expires_at IS NOT NULL)
 BEGIN
   SELECT RAISE(ABORT, 'agent_action.ended_at: leave it out, and the database also clears is_head and the lease');
 END;
@@ -364,6 +381,12 @@ CREATE TRIGGER IF NOT EXISTS guard_agent_action_epoch BEFORE UPDATE OF epoch ON 
 WHEN NEW.state <> 'EXECUTING' AND NEW.epoch <> OLD.epoch
 BEGIN
   SELECT RAISE(ABORT, 'agent_action.epoch changes only with a claim');
+END;
+
+CREATE TRIGGER IF NOT EXISTS guard_agent_action_owner BEFORE UPDATE OF lease_owner ON agent_action
+WHEN NEW.lease_owner IS NOT NULL AND NEW.lease_owner IS NOT OLD.lease_owner AND NEW.epoch = OLD.epoch
+BEGIN
+  SELECT RAISE(ABORT, 'agent_action.lease_owner changes only with a claim');
 END;
 
 CREATE TRIGGER IF NOT EXISTS guard_agent_action_attempt BEFORE UPDATE OF attempt ON agent_action
@@ -450,12 +473,12 @@ END;
 CREATE TRIGGER IF NOT EXISTS agent_action_claimed AFTER UPDATE OF epoch ON agent_action
 WHEN NEW.epoch <> OLD.epoch
 BEGIN
-  INSERT INTO agent_action_attempt (action_id, epoch, attempt, owner, started_at)
-  VALUES (NEW.id, NEW.epoch, NEW.attempt, NEW.lease_owner, CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER));
+  INSERT INTO agent_action_attempt (action_id, epoch, attempt, owner, started_at, lease_expires_at)
+  VALUES (NEW.id, NEW.epoch, NEW.attempt, NEW.lease_owner, CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER), NEW.lease_expires_at);
 END;
 
 CREATE TRIGGER IF NOT EXISTS agent_action_fenced AFTER UPDATE OF write_started_at ON agent_action
-WHEN NEW.write_started_at IS NOT NULL
+WHEN NEW.write_started_at IS NOT NULL AND NEW.state = 'EXECUTING'
 BEGIN
   UPDATE agent_action_attempt
   SET write_started_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER)
@@ -516,6 +539,7 @@ END;
 CREATE TRIGGER IF NOT EXISTS guard_agent_action_attempt_settled BEFORE UPDATE ON agent_action_attempt
 WHEN OLD.settled_at IS NOT NULL OR NEW.action_id <> OLD.action_id OR NEW.epoch <> OLD.epoch
   OR NEW.attempt <> OLD.attempt OR NEW.owner <> OLD.owner OR NEW.started_at <> OLD.started_at
+  OR NEW.lease_expires_at <> OLD.lease_expires_at
 BEGIN
   SELECT RAISE(ABORT, 'agent_action_attempt: a settled attempt never changes, nor does whose it is');
 END;
@@ -541,6 +565,17 @@ WHEN NEW.delivery <> 'at_most_once'
   AND EXISTS (SELECT 1 FROM agent_action WHERE kind = NEW.kind AND state = 'EXECUTING' AND write_started_at IS NOT NULL)
 BEGIN
   SELECT RAISE(ABORT, 'agent_action_kind: a write of this kind may exist; loosen it when none of its actions is fenced');
+END;
+
+CREATE TRIGGER IF NOT EXISTS guard_agent_action_kind_again BEFORE INSERT ON agent_action_kind
+WHEN EXISTS (SELECT 1 FROM agent_action_kind WHERE kind = NEW.kind)
+BEGIN
+  SELECT RAISE(ABORT, 'agent_action_kind: this kind is declared already; update it');
+END;
+
+CREATE TRIGGER IF NOT EXISTS guard_agent_action_kind_kept BEFORE DELETE ON agent_action_kind
+BEGIN
+  SELECT RAISE(ABORT, 'agent_action_kind: what a kind promises is kept');
 END;
 
 CREATE TRIGGER IF NOT EXISTS guard_agent_action_kind_renamed BEFORE UPDATE OF kind ON agent_action_kind

@@ -2,8 +2,8 @@
 
     python -m benchmarks.memory [--json] [--driver apsw|stdlib] [--actions 1000000]
 
-Actions are enqueued and drained in rounds of 50,000, with one outbox and one executor throughout. The resident size after
-each round is printed; the yardstick is the size after the second round, when every cache is full.
+Actions are enqueued and drained in rounds of 50,000, with one outbox and one executor throughout. The resident size
+after each round is printed; the yardstick is the size after the second round, when every cache is full.
 """
 
 import argparse
@@ -13,9 +13,8 @@ import os
 import sys
 from pathlib import Path
 
-from edgeoutbox import Executor
-
 from benchmarks.workload import folder, outbox, requests
+from edgeoutbox import Executor
 
 ROUND = 50_000
 LANES = 5_000

@@ -74,7 +74,7 @@ class Transaction(Protocol):
         """Run one statement and return its rows; statements that control the transaction are refused."""
 
     async def enqueue(self, request: ActionRequest) -> Enqueued:
-        """Enqueue a follow-up in the same transaction."""
+        """Enqueue a follow-up in the same transaction; it is stored as it is, neither validated nor prepared."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,9 @@ class Clock(Protocol):
     def boot(self) -> float:
         """A monotonic clock that also runs while the machine is suspended, where the system has one."""
 
+    def awake(self) -> float:
+        """A monotonic clock that stands still while the machine is suspended, where the system has one."""
+
     def wall(self) -> float:
         """The time since 1970 as the machine believes it."""
 
@@ -21,6 +24,10 @@ class SystemClock:
     def boot(self) -> float:
         """`CLOCK_BOOTTIME` on Linux; elsewhere the monotonic clock, which may stand still during a suspend."""
         return time.monotonic() if _BOOT_CLOCK is None else time.clock_gettime(_BOOT_CLOCK)
+
+    def awake(self) -> float:
+        """The monotonic clock."""
+        return time.monotonic()
 
     def wall(self) -> float:
         """The wall clock."""

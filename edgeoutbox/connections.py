@@ -155,6 +155,10 @@ def _synchronous(connection: object) -> tuple[Literal["stdlib", "apsw"], SyncExe
         return _synchronous(session.connection())
     if _is_sqlalchemy(connection, "Connection"):
         return _of_sqlalchemy(connection)
+    if isinstance(connection, aiosqlite.Connection) or _is_sqlalchemy(connection, "AsyncConnection", "AsyncSession"):
+        raise UnsupportedConnection(
+            "this is an asynchronous connection: give it to Outbox.enqueue(connection=...), or to prepare_async"
+        )
     raise UnsupportedConnection(
         f"connection=: {type(connection).__module__}.{type(connection).__qualname__} is not known; give {_KNOWN}"
     )

@@ -16,7 +16,7 @@ from edgeoutbox.states import State
 from edgeoutbox.storage import open_storage
 from edgeoutbox.storage.protocol import Decision, KindDeclaration, KindPolicy, Query, Storage, Supersede
 from edgeoutbox.storage.sqlite import deciding, enqueueing, reading
-from edgeoutbox.storage.sqlite.kinds import looser_than
+from edgeoutbox.storage.sqlite.kinds import changes, looser_than
 from edgeoutbox.waiting import sentence
 
 Adapters = Iterable[Adapter[Any]]
@@ -48,17 +48,24 @@ class Outbox:
         """Connect, migrate the schema, and declare the kinds of the adapters."""
         await self.storage.open()
         if self.adapters:
-            await self.declare(self.adapters.values())
+            await self.declare(self.adapters.values(), carries_out=False)
 
     async def close(self) -> None:
         """Finish what was submitted and release every connection and thread."""
         await self.storage.close()
 
-    async def declare(self, adapters: Adapters) -> Mapping[str, KindPolicy]:
-        """Declare the adapters' kinds and return what holds; a looser declaration than that is logged."""
-        declarations = [declaration_of(adapter) for adapter in adapters]
+    async def declare(self, adapters: Adapters, *, carries_out: bool) -> Mapping[str, KindPolicy]:
+        """Declare the adapters' kinds and return what holds; what is looser than that, or changes, is logged.
+
+        Who `carries_out` the kinds with other provider settings than before ends their cooling.
+        """
+        declarations = [declaration_of(adapter, carries_out=carries_out) for adapter in adapters]
+        known = await self.storage.kinds()
         policies = await self.storage.declare_kinds(declarations)
         for declaration in declarations:
+            changed = changes(known.get(declaration.name), policies[declaration.name])
+            if changed:
+                telemetry.event(logging.INFO, "kind.changed", action_kind=declaration.name, **changed)
             held = looser_than(policies[declaration.name], declaration)
             if held:
                 telemetry.event(
@@ -105,8 +112,7 @@ class Outbox:
             every = tuple(request for request, _ in prepared)
             answers = await run_async(connection, enqueueing.enqueue_many(every), self.storage.require_connection)
         return [
-            _answered(answer, request, validated=validated)
-            for answer, (request, validated) in zip(answers, prepared, strict=True)
+            _answered(answer, validated=validated) for answer, (_, validated) in zip(answers, prepared, strict=True)
         ]
 
     async def _enqueue(
@@ -124,14 +130,14 @@ class Outbox:
         else:
             steps = enqueueing.enqueue(request, proposed=proposed, supersede=supersede)
             answer = await run_async(connection, steps, self.storage.require_connection)
-        return _answered(answer, request, validated=validated)
+        return _answered(answer, validated=validated)
 
     def enqueue_prepared(
         self, request: ActionRequest, connection: object, supersede: Supersede | None, *, validated: bool
     ) -> Enqueued:
         """The part of `enqueue` that runs in the thread of a synchronous connection."""
         steps = enqueueing.enqueue(request, supersede=supersede)
-        return _answered(run_sync(connection, steps, self.storage.require_connection), request, validated=validated)
+        return _answered(run_sync(connection, steps, self.storage.require_connection), validated=validated)
 
     async def prepared(self, request: ActionRequest) -> tuple[ActionRequest, bool]:
         """The request as it will be stored, and whether an adapter of its kind validated it."""
@@ -146,11 +152,15 @@ class Outbox:
             changes["payload"] = adapter.kind.variants.dump(prepared)
         if request.lane_key is None and (lane := adapter.lane(prepared)) is not None:
             changes["lane_key"] = lane
-        return ActionRequest(**{**request.model_dump(), **changes}) if changes else request, True
+        request = ActionRequest(**{**request.model_dump(), **changes}) if changes else request
+        adapter.kind.variants.require_decodable(request.payload, request.idempotency_key)
+        return request, True
 
     def superseding(self, supersede: bool, if_running: Literal["enqueue", "refuse"]) -> Supersede | None:
         """What an enqueue that may supersede tells the storage."""
         if not supersede:
+            if if_running == "refuse":
+                raise InvalidRequest('if_running: "refuse" goes with supersede=True')
             return None
         return Supersede(if_running, {name: adapter.kind.variants.condition for name, adapter in self.adapters.items()})
 
@@ -217,7 +227,10 @@ class Outbox:
         return await self.storage.attempts(action_id)
 
     async def wait(self, action_id: int, timeout: float | None = None) -> Action:
-        """The action once it has ended. Raises `TimeoutError` after `timeout` seconds, and `NoSuchAction`."""
+        """The action once it has ended.
+
+        Raises `TimeoutError` after `timeout` seconds, and `NoSuchAction`, also for one that was forgotten at its end.
+        """
         async with asyncio.timeout(timeout):
             while True:
                 mark = self.storage.mark()
@@ -265,6 +278,8 @@ class Outbox:
 
     async def _decide(self, action_id: int, decision: Decision) -> Action:
         action = await self.storage.decide(action_id, decision)
+        if action.state is State.UNCERTAIN:
+            telemetry.uncertain(action.id, action.kind, str(action.stop_reason), "withdrawn as lost")
         self.wake()
         return action
 
@@ -323,7 +338,7 @@ def enqueue_sync(request: ActionRequest, connection: object) -> Enqueued:
     stored as it is (`validated=False`). Raises `InvalidRequest`, `KeyOfAnotherKind` and `StorageError`.
     """
     answer = run_sync(connection, enqueueing.enqueue(request), require_file)
-    return _answered(answer, request, validated=False)
+    return _answered(answer, validated=False)
 
 
 def by_kind(adapters: Adapters) -> dict[str, Adapter[Any]]:
@@ -336,8 +351,8 @@ def by_kind(adapters: Adapters) -> dict[str, Adapter[Any]]:
     return found
 
 
-def declaration_of(adapter: Adapter[Any]) -> KindDeclaration:
-    """What an adapter declares of its kind."""
+def declaration_of(adapter: Adapter[Any], *, carries_out: bool) -> KindDeclaration:
+    """What an adapter declares of its kind; the provider's settings only where it is carried out."""
     kind = adapter.kind
     return KindDeclaration(
         name=kind.name,
@@ -346,19 +361,11 @@ def declaration_of(adapter: Adapter[Any]) -> KindDeclaration:
         requires_approval=kind.requires_approval,
         retention_days=kind.retention_days,
         has_ended_hook=has_ended_hook(adapter),
-        settings=adapter.settings(),
+        settings=adapter.settings() if carries_out else None,
     )
 
 
-def _answered(answer: Enqueued, request: ActionRequest, *, validated: bool) -> Enqueued:
-    if not answer.same_content:
-        telemetry.event(
-            logging.WARNING,
-            "action.key.reused",
-            action_id=answer.id,
-            action_kind=request.kind,
-            what="the idempotency key is held by an action with another lane or payload; nothing was changed",
-        )
+def _answered(answer: Enqueued, *, validated: bool) -> Enqueued:
     return Enqueued(answer.id, answer.created, answer.same_content, validated, answer.state, answer.superseded)
 
 

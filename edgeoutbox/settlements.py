@@ -38,7 +38,7 @@ class Interruption(StrEnum):
 
     ERROR = "an exception"
     TIMEOUT = "the time ran out"
-    CANCELLED = "the attempt was cancelled"
+    ABORTED = "the attempt was cancelled"
     STORAGE = "the database could not store the fence"
     SHUTDOWN = "the executor was stopped"
     ASLEEP = "the machine slept between fence and call"
@@ -96,7 +96,7 @@ def settle(outcome: Outcome, facts: Facts) -> Verdict:  # noqa: C901, PLR0911 - 
     match outcome:
         case Done():
             unfenced = facts.delivery is not Delivery.WRITES_NOTHING and not facts.after_fence
-            misuse = "it called the provider without a fence" if unfenced and not outcome.read_back else None
+            misuse = "it reports an effect without a fence" if unfenced else None
             reason = StopReason.READ_BACK if outcome.read_back else StopReason.CONFIRMED
             return Verdict(_end(State.DONE, reason, outcome, readback_ref=outcome.readback_ref), misuse)
         case Retry():
@@ -106,7 +106,7 @@ def settle(outcome: Outcome, facts: Facts) -> Verdict:  # noqa: C901, PLR0911 - 
         case Reread():
             return _reread(outcome, facts)
         case Uncertain():
-            return Verdict(_end(State.UNCERTAIN, StopReason.NO_CONFIRMATION, outcome, outcome.reason))
+            return Verdict(_doubt(outcome))
         case Failed():
             return Verdict(_end(State.FAILED, outcome.stop_reason, outcome, outcome.reason))
         case Cancelled():
@@ -142,12 +142,15 @@ def _defer(outcome: Defer, facts: Facts) -> Settlement:
 
 def _reread(outcome: Reread, facts: Facts) -> Verdict:
     if facts.delivery is Delivery.AT_MOST_ONCE:
-        settlement = _end(State.UNCERTAIN, StopReason.NO_CONFIRMATION, outcome, outcome.reason)
-        return Verdict(settlement, "an at-most-once kind cannot reread")
+        return Verdict(_doubt(outcome), "an at-most-once kind cannot reread")
     if not facts.after_fence:
-        settlement = _end(State.UNCERTAIN, StopReason.NO_CONFIRMATION, outcome, outcome.reason)
-        return Verdict(settlement, "it asks to reread a write that has no fence")
+        return Verdict(_doubt(outcome), "it asks to reread a write that has no fence")
     return Verdict(_read_again(outcome, outcome.reason, facts, outcome.wait))
+
+
+def _doubt(outcome: Uncertain | Reread) -> Settlement:
+    told = Uncertain(outcome.reason, outcome.evidence)
+    return _end(State.UNCERTAIN, StopReason.NO_CONFIRMATION, told, told.reason)
 
 
 def _read_again(outcome: Outcome, reason: str, facts: Facts, wait: float | None = None) -> Settlement:

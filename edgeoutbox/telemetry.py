@@ -15,6 +15,18 @@ def event(level: int, name: str, **fields: object) -> None:
         log.log(level, "%s %s", name, text, extra=extra)
 
 
+def uncertain(action_id: int, kind: str, stop_reason: str, reason: str) -> None:
+    """Log the one line of an action that ended UNCERTAIN."""
+    event(
+        logging.WARNING,
+        "action.ended.uncertain",
+        action_id=action_id,
+        action_kind=kind,
+        stop_reason=stop_reason,
+        reason=reason,
+    )
+
+
 class Metrics:
     """Counters of one executor: `action.attempts` (kind, result, recorded) and `action.ended` (kind, state, reason)."""
 

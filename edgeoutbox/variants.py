@@ -91,6 +91,14 @@ class Variants(Generic[P]):
             if isinstance(part, KeySuffix) and not holds(part, None, idempotency_key):
                 raise InvalidRequest(f"idempotency_key: its last segment must be one of {', '.join(part.values)}")
 
+    def require_decodable(self, payload: Any, idempotency_key: str) -> None:
+        """Refuse, at enqueue, a payload that this build would not claim. Raises `InvalidPayload`.
+
+        pydantic reads "1" as the number 1, and the database does not.
+        """
+        if not holds(self.condition, payload, idempotency_key):
+            raise InvalidPayload("payload: an enum or literal value is not of the JSON type that its field declares")
+
     def dump(self, payload: P) -> Any:
         """The payload as JSON values, to be stored."""
         return self.adapter.dump_python(payload, mode="json", by_alias=True)
@@ -99,10 +107,13 @@ class Variants(Generic[P]):
         """Read a stored payload: unknown fields are ignored. Raises `UnknownVariant` or `InvalidPayload`."""
         try:
             payload = parse_json(text)
-            if "\\u" in text:  # an escape can hide a NUL or a lone surrogate, which have no canonical form
-                canonical_json(payload)
         except InvalidRequest as error:
             raise InvalidPayload(str(error)) from None
+        try:
+            if "\\u" in text:  # an escape can hide a NUL or a lone surrogate, which have no canonical form
+                canonical_json(payload)
+        except InvalidRequest:
+            raise InvalidPayload("payload: holds a character that cannot be stored faithfully") from None
         if not holds(self.condition, payload, idempotency_key):
             msg = "the payload's variant is not known to this build"
             raise UnknownVariant(msg)

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from edgeoutbox.cli.commands import Place
 from edgeoutbox.errors import InvalidRequest, NoSuchAction
 from edgeoutbox.model import Action
-from edgeoutbox.outbox import Outbox
+from edgeoutbox.outbox import Adapters, Outbox
 from edgeoutbox.sidecar.database import require_database
 from edgeoutbox.sidecar.logs import log_to_stderr
 from edgeoutbox.sidecar.plugins import make_adapters
@@ -21,9 +21,7 @@ _DIGITS = 18
 @asynccontextmanager
 async def opened(place: Place) -> AsyncIterator[Outbox]:
     """The outbox without adapters: to ask, and to decide."""
-    log_to_stderr(level=logging.WARNING)
-    require_database(place.configuration.database)
-    async with Outbox(place.configuration.database) as outbox:
+    async with _opened(place, ()) as outbox:
         yield outbox
 
 
@@ -31,22 +29,18 @@ async def opened(place: Place) -> AsyncIterator[Outbox]:
 async def with_adapters(place: Place) -> AsyncIterator[Outbox]:
     """The outbox with the configured adapters, to check payloads and to show what they become; nothing is sent.
 
-    Their secrets need not be here. So a kind is declared only when the database does not know it, or holds less than
-    the configuration asks for: an executor's declaration says more.
+    Their secrets need not be here.
     """
     adapters = make_adapters(place.configuration, place.environment, secrets_required=False)
-    async with opened(place) as outbox:
-        known = await outbox.kinds()
-        stricter = [
-            adapter
-            for name, adapter in adapters.items()
-            if name not in known
-            or known[name].delivery.strictness < adapter.kind.delivery.strictness
-            or (adapter.kind.requires_approval and not known[name].requires_approval)
-        ]
-        if stricter:
-            await outbox.declare(stricter)
-        outbox.adapters.update(adapters)
+    async with _opened(place, adapters.values()) as outbox:
+        yield outbox
+
+
+@asynccontextmanager
+async def _opened(place: Place, adapters: Adapters) -> AsyncIterator[Outbox]:
+    log_to_stderr(level=logging.WARNING)
+    require_database(place.configuration.database)
+    async with Outbox(place.configuration.database, adapters) as outbox:
         yield outbox
 
 

@@ -22,6 +22,9 @@ from edgeoutbox.settlements import Facts, Interrupted, Interruption, Outcome
 from edgeoutbox.states import StopReason
 from edgeoutbox.storage.protocol import Claim, Refusal, Storage
 
+MOST_SLEEP = 1.0
+"""Seconds that the boot clock and the clock of the waking machine may move apart between fence and call."""
+
 
 class RunningAttempt:
     """What an adapter is given, and what the executor knows about it. Implements `edgeoutbox.adapter.Attempt`.
@@ -92,8 +95,10 @@ class RunningAttempt:
         if self._delivery is Delivery.AT_MOST_ONCE and self._write_started_at is not None:
             raise SecondWrite(f"action {self.claim.id} of kind {self._kind.name}: this attempt has had its one fence")
         self._refuse_when_settled()
+        if self._refusal is not None:  # a refusal is final, also for an adapter that asks again
+            raise FenceRefused(f"action {self.claim.id} of kind {self._kind.name}: {self._refusal.value}")
         window = self._kind.write_window
-        before = self._clock.boot()
+        before, awake = self._clock.boot(), self._clock.awake()
         answer = await self._storage.begin_write(
             self.claim.id, self.claim.epoch, self.claim.owner, round(window * 1000)
         )
@@ -102,10 +107,11 @@ class RunningAttempt:
             raise FenceRefused(f"action {self.claim.id} of kind {self._kind.name}: {answer.value}")
         self._refuse_when_settled()
         after = self._clock.boot()
-        lease_ends = before + answer.lease_left / 1000
-        if lease_ends - after < window:
-            # So much time passed since the fence that the write could outlive the lease: the machine slept.
-            self._asleep = True
+        slept = (after - before) - (self._clock.awake() - awake)
+        if slept > MOST_SLEEP or before + answer.lease_left / 1000 - after < window:
+            # The machine slept, or so much time passed that the write could outlive the lease: the call must not start.
+            self._refusal = Refusal.LEASE_SHORT
+            self._asleep = self._write_started_at is None
             raise FenceRefused(f"action {self.claim.id} of kind {self._kind.name}: {Interruption.ASLEEP.value}")
         self._write_started_at = answer.written_at
         self.deadline = after + window
@@ -149,7 +155,7 @@ class RunningAttempt:
             expired = self._limit is not None and self._limit.expired()
             outcome = Interrupted(Interruption.TIMEOUT) if expired else _error(error)
         except asyncio.CancelledError:
-            outcome = Interrupted(Interruption.SHUTDOWN if self.shutting_down else Interruption.CANCELLED)
+            outcome = Interrupted(Interruption.SHUTDOWN if self.shutting_down else Interruption.ABORTED)
         except Exception as error:  # noqa: BLE001 - whatever an adapter raises ends its attempt, and nothing else
             outcome = _error(error)
         finally:

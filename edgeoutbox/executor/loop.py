@@ -64,6 +64,8 @@ class Executor:
         self._clock = clock or SystemClock()
         self._drift = Drift(self._clock, max(adapter.kind.lease for adapter in self.adapters.values()))
         self._policies: dict[str, KindPolicy] = {}
+        self.claiming = asyncio.Lock()
+        """Held by each claim of the loop; who holds it can move a clock that nothing is measured by."""
         self._taking: set[asyncio.Task[Any]] = set()
         self._wake = asyncio.Event()
         self._listen = asyncio.Event()
@@ -98,7 +100,7 @@ class Executor:
 
     async def _declare(self) -> None:
         if not self._policies:
-            self._policies = dict(await self.outbox.declare(self.adapters.values()))
+            self._policies = dict(await self.outbox.declare(self.adapters.values(), carries_out=True))
 
     async def stop(self) -> None:
         """Stop claiming, let attempts finish for the grace period, cancel and settle the rest."""
@@ -143,6 +145,7 @@ class Executor:
     async def run_now(self, action_id: int) -> Action:
         """Carry out one admitted head now, whatever its `due_at`, and return it after its attempt.
 
+        It runs beside what `concurrency` allows: whoever calls this waits for it.
         Raises `NotClaimable` with the reason, and `NoSuchAction`.
         """
         await self._declare()
@@ -154,6 +157,11 @@ class Executor:
         attempt, claimed = taken
         await asyncio.shield(attempt)
         return await self.outbox.get(action_id) or claimed
+
+    @property
+    def busy(self) -> bool:
+        """Whether an attempt runs."""
+        return len(self._running) > 0
 
     def served(self, kind: str, limit: int = 1) -> Served:
         """A kind as this executor carries it out."""
@@ -212,11 +220,12 @@ class Executor:
         return claims, full and len(self._running) < self._concurrency
 
     async def _take(self, served: list[Served], limit: int) -> list[Claim]:
-        before = self._clock.boot()
-        claims = await self._storage.claim(served, limit, self.owner, reclaim=not self._drift.suspicious())
-        for claim in claims:
-            self._begin(claim, before)
-        return claims
+        async with self.claiming:
+            before = self._clock.boot()
+            claims = await self._storage.claim(served, limit, self.owner, reclaim=not self._drift.suspicious())
+            for claim in claims:
+                self._begin(claim, before)
+            return claims
 
     async def _take_one(self, served: Served, action_id: int) -> tuple[asyncio.Task[None], Action] | None:
         before = self._clock.boot()

@@ -46,14 +46,7 @@ class Reports:
         """Count an end, and log one line for an UNCERTAIN one."""
         self.metrics.count("action.ended", kind=kind, state=state.value, reason=stop_reason)
         if state is State.UNCERTAIN:
-            telemetry.event(
-                logging.WARNING,
-                "action.ended.uncertain",
-                action_id=action_id,
-                action_kind=kind,
-                stop_reason=stop_reason,
-                reason=reason or "",
-            )
+            telemetry.uncertain(action_id, kind, stop_reason, reason or "")
 
     def trouble(self, name: str, attempt: RunningAttempt, **fields: str) -> None:
         """Log an error about one attempt."""

@@ -97,12 +97,19 @@ class Running:
                 what = str(error) if isinstance(error, StorageError) else type(error).__name__
                 if hook is None:
                     self._reports.trouble("action.settle.refused", attempt, result=settlement.result, what=what)
+                    await self._let_go(attempt, settlement)
                     return None
                 self._reports.trouble("action.hook.failed", attempt, result=settlement.result, what=what)
                 hook = None  # it stays owed
             else:
                 self._reports.storage(None)
                 return recorded
+
+    async def _let_go(self, attempt: RunningAttempt, settlement: Settlement) -> None:
+        try:
+            await self._storage.let_go(attempt.claim, settlement)
+        except StorageError as error:  # its lease is ours until it ends, and nobody else's afterwards
+            self._reports.trouble("action.settle.refused", attempt, result=settlement.result, what=str(error))
 
     def _hook(self, attempt: RunningAttempt) -> Hook | None:
         return hook_of(self._adapters[attempt.action.kind])

@@ -33,7 +33,8 @@ class KindDeclaration:
     requires_approval: bool
     retention_days: int
     has_ended_hook: bool
-    settings: str = field(default="", repr=False)
+    settings: str | None = field(default=None, repr=False)
+    """The provider's settings of who carries the kind out; `None` from who only enqueues it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +202,7 @@ class Storage(Protocol):
     async def declare_kinds(self, declarations: Sequence[KindDeclaration]) -> dict[str, KindPolicy]:
         """Store what was declared and return what holds: `delivery` and `requires_approval` only become stricter.
 
-        A declaration with other settings than the last ends the kind's cooling.
+        A declaration with other settings than the last ends the kind's cooling; one without settings leaves both.
         """
 
     async def allow(self, kind: str, delivery: Delivery | None, requires_approval: bool | None) -> KindPolicy:
@@ -239,6 +240,9 @@ class Storage(Protocol):
         The hook runs in the same transaction; when it raises, its changes alone are undone and it stays owed. A
         refused settlement still fills the log, with `recorded` false.
         """
+
+    async def let_go(self, claim: Claim, settlement: Settlement) -> None:
+        """Give up a settlement that the database refuses: log it with `recorded` false, and clear the lease's owner."""
 
     async def reap(self, served: Sequence[Served], owner: str, hooks_: Hooks, limit: int = 100) -> list[Action]:
         """End what expired, and lost leases that nobody may claim again; also shorten leases from the future.

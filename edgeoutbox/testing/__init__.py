@@ -1,7 +1,9 @@
 """For tests, yours and ours: a clock to move, an adapter and a relay to script, and the suite that a backend passes."""
 
+from edgeoutbox.testing.attempt import ScriptedAttempt
 from edgeoutbox.testing.clock import MovableClock, until
 from edgeoutbox.testing.drain import drain
+from edgeoutbox.testing.relay import ScriptedRelay
 from edgeoutbox.testing.scripted import Call, HookedAdapter, ScriptedAdapter, ScriptedPayload, Step
 
 __all__ = [
@@ -9,7 +11,9 @@ __all__ = [
     "HookedAdapter",
     "MovableClock",
     "ScriptedAdapter",
+    "ScriptedAttempt",
     "ScriptedPayload",
+    "ScriptedRelay",
     "Step",
     "drain",
     "until",

@@ -21,12 +21,16 @@ class MovableClock:
 
     def __init__(self, start: float | None = None) -> None:
         self._wall = round(time.time() if start is None else start, 3)
-        self._boot = 1000.0
+        self._boot = self._awake = 1000.0
         self._wakers: list[Callable[[], None]] = []
 
     def boot(self) -> float:
         """Seconds since the machine started, suspended or not."""
         return self._boot
+
+    def awake(self) -> float:
+        """Seconds that the machine was not suspended."""
+        return self._awake
 
     def wall(self) -> float:
         """Seconds since 1970, as the machine and the database believe."""
@@ -39,6 +43,11 @@ class MovableClock:
 
     def advance(self, seconds: float) -> None:
         """Let time pass."""
+        self._awake += seconds
+        self.suspend(seconds)
+
+    def suspend(self, seconds: float) -> None:
+        """Let time pass while the machine sleeps."""
         self._boot += seconds
         self._set(self._wall + seconds)
 

@@ -32,4 +32,6 @@ async def drain(executor: Executor, clock: MovableClock) -> None:
         wait = await storage.next_due(served, executor.owner)
         if wait is None:
             return
-        clock.advance(max(0.001, wait / 1000))
+        async with executor.claiming:
+            if not executor.busy:  # else somebody enqueued in the meantime, and its time must not be moved
+                clock.advance(max(0.001, wait / 1000))

@@ -75,7 +75,7 @@ def test_demo_leaves_no_process(
     terminal: Terminal, options: tuple[str, ...], working_says: str, number: signal.Signals
 ) -> None:
     """A demo that is interrupted ends its processes."""
-    with subprocess.Popen(
+    with subprocess.Popen(  # noqa: S603 - our own program
         [sys.executable, "-m", "edgeoutbox", "demo", *options],
         cwd=terminal.folder,
         env=clean(os.environ) | {"TMPDIR": str(terminal.folder)},

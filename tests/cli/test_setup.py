@@ -5,6 +5,7 @@ from contextlib import closing
 
 from edgeoutbox.sidecar import load, make_adapters
 from edgeoutbox.testing.relay import ScriptedRelay
+from edgeoutbox_webhook.testing import TEST_SECRET
 from tests.cli.terminal import Terminal, message
 
 
@@ -16,6 +17,17 @@ def test_init(terminal: Terminal) -> None:
     assert "relay" in configuration.kinds["email"].settings
     assert stat.S_IMODE((terminal.folder / "edgeoutbox.db").stat().st_mode) == 0o600
     assert "edgeoutbox doctor --email" in terminal.said
+
+
+def test_the_examples_of_init_are_valid(terminal: Terminal) -> None:
+    """The tables that `init` writes as comments are complete: without their marks they configure kinds."""
+    terminal.run("init", "--dev")
+    file = terminal.folder / "edgeoutbox.toml"
+    text, table, examples = file.read_text(encoding="utf-8").partition("# [kinds.slack_post]")
+    uncommented = (table + examples).replace("\n# ", "\n").removeprefix("# ")
+    file.write_text(text + uncommented, encoding="utf-8")
+    secrets = {"SLACK_TOKEN": "xoxb-x", "BILLING_SECRET": TEST_SECRET}
+    assert make_adapters(load({}, folder=terminal.folder), secrets).keys() == {"email", "slack_post", "webhook"}
 
 
 def test_init_dev_sends_nothing(terminal: Terminal) -> None:

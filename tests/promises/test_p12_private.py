@@ -211,3 +211,17 @@ async def test_p12_an_unforeseen_error_tells_no_secret(world: World, caplog: pyt
     events = [record.__dict__.get("event") for record in caplog.records]
     assert (events.count("storage.unavailable"), events.count("storage.available")) == (1, 1)
     assert SECRET not in everything_logged(caplog)
+
+
+async def test_p12_a_key_of_an_unreadable_payload_is_not_stored(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    """A NUL that an escape hides ends the action, and its field's name is nobody's business."""
+    outbox, executor = await world.running(ScriptedAdapter())
+    world.sql(
+        "INSERT INTO agent_action (kind, idempotency_key, payload) VALUES ('scripted', 'k', ?)",
+        json.dumps({SECRET: "\0"}),
+    )
+    await drain(executor, world.clock)
+    action = await outbox.get(key="k")
+    assert action is not None
+    assert (action.state, action.stop_reason) == ("FAILED", "INVALID_PAYLOAD")
+    assert SECRET not in f"{action.last_error} {everything_logged(caplog)}"

@@ -9,6 +9,7 @@ import apsw
 import pytest
 
 from edgeoutbox.states import ENDED, STOP_REASONS, State
+from edgeoutbox.storage.sqlite.steps import NOW
 
 SCHEMA = (Path(__file__).parents[2] / "schema.sql").read_text(encoding="utf-8")
 
@@ -114,7 +115,7 @@ def step_to(state: State) -> str:
     if state in ENDED:
         reason = min(STOP_REASONS[state])
         return (
-            f"state = '{state}', stop_reason = '{reason}', payload = NULL, ended_at = 7, is_head = 0, "
+            f"state = '{state}', stop_reason = '{reason}', payload = NULL, ended_at = {NOW}, is_head = 0, "
             "lease_owner = NULL, lease_expires_at = NULL"
         )
     return f"state = '{state}', stop_reason = NULL, ended_at = NULL, {waiting}"

@@ -284,9 +284,45 @@ def test_p8_a_kind_that_counted_as_at_most_once_is_not_declared_looser_under_a_f
         db("INSERT INTO agent_action_kind (kind) VALUES ('email')")
     action = db.bring_to(State.EXECUTING)
     db.fence(action)
+    why = "loosen it when none of its actions is fenced" if verb == "INSERT" else "agent_action_kind: "
+    db.refuses(why, f"{verb} INTO agent_action_kind (kind, delivery) VALUES ('email', 'repeatable')")
+
+
+def test_a_kind_is_neither_replaced_nor_deleted(db: Database) -> None:
+    """What a kind promises and whether it is paused survives a REPLACE and a DELETE."""
+    db("INSERT INTO agent_action_kind (kind, requires_approval, paused_by) VALUES ('email', 1, 'anna')")
+    db.refuses("declared already", "INSERT OR REPLACE INTO agent_action_kind (kind) VALUES ('email')")
+    db.refuses("is kept", "DELETE FROM agent_action_kind")
+    assert db("SELECT requires_approval, paused_by FROM agent_action_kind") == [(1, "anna")]
+
+
+@pytest.mark.parametrize("column", ["state", "is_head", "epoch", "attempt", "due_at", "forget_at_end"])
+@pytest.mark.parametrize("verb", ["", "OR REPLACE"])
+def test_p3_null_is_no_way_past_the_guard(db: Database, column: str, verb: str) -> None:
+    """REPLACE puts a default in the place of NULL after the guard has looked, so NULL itself is refused."""
+    action = db.bring_to(State.ADMITTED)
+    # The lifecycle's own guard refuses a state of NULL too, and which of the two speaks is not defined.
+    why = "agent_action: " if column == "state" else "take no NULL"
+    db.refuses(why, f"UPDATE {verb} agent_action SET {column} = NULL WHERE id = ?", action)
+    columns = f"kind, idempotency_key, payload, {column}"
+    db.refuses(why, f"INSERT {verb} INTO agent_action ({columns}) VALUES ('email', 'n', '{{}}', NULL)")
+
+
+def test_p6_a_lease_changes_its_owner_only_with_a_claim(db: Database) -> None:
+    """Nobody can take a lease over without a new epoch; giving it up is allowed."""
+    action = db.bring_to(State.EXECUTING)
+    db.refuses("only with a claim", "UPDATE agent_action SET lease_owner = 'thief' WHERE id = ?", action)
+    db("UPDATE agent_action SET lease_owner = NULL WHERE id = ?", action)
+
+
+def test_p3_the_end_of_an_action_is_now(db: Database) -> None:
+    """A forged time of its end would let the sweep delete an action at once."""
+    action = db.bring_to(State.EXECUTING)
     db.refuses(
-        "loosen it when none of its actions is fenced",
-        f"{verb} INTO agent_action_kind (kind, delivery) VALUES ('email', 'repeatable')",
+        "leave it out",
+        "UPDATE agent_action SET state = 'DONE', stop_reason = 'CONFIRMED', payload = NULL, ended_at = 7, is_head = 0, "
+        "lease_owner = NULL, lease_expires_at = NULL WHERE id = ?",
+        action,
     )
 
 

@@ -391,7 +391,7 @@ def test_an_unknown_connection_is_refused_by_its_type(database: Path) -> None:
 async def test_an_async_connection_needs_the_async_door(database: Path) -> None:
     """enqueue_sync cannot await, and says so."""
     async with Outbox(SqliteStorage(database, StdlibDriver())), aiosqlite.connect(database) as connection:
-        with pytest.raises(UnsupportedConnection, match="aiosqlite"):
+        with pytest.raises(UnsupportedConnection, match="asynchronous"):
             enqueue_sync(a_request(), connection)
 
 

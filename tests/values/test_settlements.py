@@ -54,7 +54,7 @@ def _interrupted(by: Interruption) -> Outcome:
     return Interrupted(by, "ValueError" if by is Interruption.ERROR else None)
 
 
-MISHAPS = [_interrupted(by) for by in (Interruption.ERROR, Interruption.TIMEOUT, Interruption.CANCELLED)]
+MISHAPS = [_interrupted(by) for by in (Interruption.ERROR, Interruption.TIMEOUT, Interruption.ABORTED)]
 GIVEN_BACK = [_interrupted(by) for by in (Interruption.STORAGE, Interruption.SHUTDOWN)]
 ASLEEP = _interrupted(Interruption.ASLEEP)
 

@@ -179,7 +179,12 @@ class SqliteStorage:
 
     async def _read_at_one_moment(self, steps: Steps[T]) -> T:
         """Run several reads on one snapshot, which is let go at once."""
-        return await self._read(_on_one_snapshot(steps))
+        try:
+            return await self._read(_on_one_snapshot(steps))
+        except BaseException:
+            if self._reader is not None:
+                await self._reader.let_go()
+            raise
 
     async def _read(self, steps: Steps[T]) -> T:
         if self._reader is None:
@@ -197,7 +202,6 @@ class SqliteStorage:
                 raise storage_error(error) or error from error
             finally:
                 steps.close()
-                await self._reader.let_go()
 
     async def declare_kinds(self, declarations: Sequence[KindDeclaration]) -> dict[str, KindPolicy]:
         """Store what was declared and return what holds."""
@@ -237,6 +241,10 @@ class SqliteStorage:
         return await self._with_hooks(
             {kind: hook}, lambda connection, hooks_: settling.settle(connection, claim, settlement, hooks_[kind])
         )
+
+    async def let_go(self, claim: Claim, settlement: Settlement) -> None:
+        """Give up a settlement that the database refuses."""
+        await self._committer.submit(lambda connection: settling.let_go(connection, claim, settlement))
 
     async def reap(self, served: Sequence[Served], owner: str, hooks_: Hooks, limit: int = 100) -> list[Action]:
         """End what expired and what was lost."""

@@ -6,7 +6,6 @@ which copy has it open. Nothing here opens the file: even that would drop locks.
 """
 
 import os
-import sqlite3
 import sys
 import time
 from collections import Counter
@@ -130,11 +129,3 @@ def _file_of_apsw(connection: Any) -> str | None:
             if time.monotonic() > deadline:
                 return None
             time.sleep(0.001)
-
-
-def copy_of(raw: object) -> Copy | None:
-    """Which copy of SQLite a driver's connection belongs to, or `None` for another kind of object."""
-    if isinstance(raw, sqlite3.Connection):
-        return "stdlib"
-    apsw: Any = sys.modules.get("apsw")
-    return "apsw" if apsw is not None and isinstance(raw, apsw.Connection) else None

@@ -129,7 +129,7 @@ def _withdraw_lost(action: Action, decision: Decision, what: str) -> Steps[list[
 
 
 def erase(subject_account_id: str) -> Steps[int]:
-    """Delete the subject's actions, latest first: no action becomes head on the way."""
+    """Delete the subject's actions, with what was logged of them."""
     rows = yield ERASE, (subject_account_id,)
     return len(rows)
 

@@ -188,8 +188,11 @@ class ApswReader:
 
     async def let_go(self) -> None:
         """End a snapshot that a read left open."""
+        await asyncio.get_running_loop().run_in_executor(self._pool, self._roll_back)
+
+    def _roll_back(self) -> None:
         if self._connection.in_transaction:
-            await self.fetch("ROLLBACK", ())
+            self._connection.execute("ROLLBACK")
 
     async def close(self) -> None:
         """Close the connection and end its thread."""

@@ -1,5 +1,8 @@
 """Enqueue: insert an action whose key is new, or answer with the one that holds the key."""
 
+import logging
+
+from edgeoutbox import telemetry
 from edgeoutbox.errors import InvalidRequest, KeyOfAnotherKind, LaneBusy, UndecodableInLane
 from edgeoutbox.keys import canonical_json, digest, parse_json
 from edgeoutbox.model import ActionRequest, Enqueued
@@ -94,6 +97,14 @@ def _answer(request: ActionRequest, holder: Row) -> Enqueued:
     if kind != request.kind:
         raise KeyOfAnotherKind(f"action {action_id} of kind {kind} holds this idempotency key; let keys name kinds")
     same = lane_key == request.lane_key and _digest_of(stored_digest, payload) == request.payload_digest
+    if not same:
+        telemetry.event(
+            logging.WARNING,
+            "action.key.reused",
+            action_id=action_id,
+            action_kind=kind,
+            what="the idempotency key is held by an action with another lane or payload; nothing was changed",
+        )
     return Enqueued(action_id, created=False, same_content=same, validated=False, state=State(state))
 
 

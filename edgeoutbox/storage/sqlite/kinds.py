@@ -63,7 +63,10 @@ WHERE kind = ?3
 
 COOLING_UNTIL = "SELECT cooling_until FROM agent_action_kind WHERE kind = ?"
 
-KNOW = "INSERT INTO agent_action_kind (kind) VALUES (?) ON CONFLICT (kind) DO NOTHING"
+# A kind that nobody declared counts as at most once.
+KNOW = """
+INSERT INTO agent_action_kind (kind) SELECT ?1 WHERE NOT EXISTS (SELECT 1 FROM agent_action_kind WHERE kind = ?1)
+"""
 
 PAUSE = "UPDATE agent_action_kind SET paused_by = ? WHERE kind = ? RETURNING kind"
 
@@ -94,7 +97,7 @@ def declare(declarations: Sequence[KindDeclaration]) -> Steps[dict[str, KindPoli
                     int(kind.requires_approval),
                     kind.retention_days,
                     int(kind.has_ended_hook),
-                    _digest_of(kind.settings, secrets.token_hex(4)),
+                    None if kind.settings is None else _digest_of(kind.settings, secrets.token_hex(4)),
                 ),
             )
             continue
@@ -111,10 +114,11 @@ def declare(declarations: Sequence[KindDeclaration]) -> Steps[dict[str, KindPoli
                 kind.name,
             ),
         )
-        salt = (rows[0][9] or "").partition(":")[0] or secrets.token_hex(4)
-        settings = _digest_of(kind.settings, salt)
-        if settings != rows[0][9]:
-            yield CHANGED_SETTINGS, (settings, kind.name)
+        if kind.settings is not None:
+            salt = (rows[0][9] or "").partition(":")[0] or secrets.token_hex(4)
+            settings = _digest_of(kind.settings, salt)
+            if settings != rows[0][9]:
+                yield CHANGED_SETTINGS, (settings, kind.name)
     return (yield from policies())
 
 
@@ -170,6 +174,14 @@ def looser_than(policy: KindPolicy, declared: KindDeclaration) -> Mapping[str, s
     if policy.requires_approval and not declared.requires_approval:
         found["requires_approval"] = "true"
     return found
+
+
+def changes(before: KindPolicy | None, after: KindPolicy) -> Mapping[str, str]:
+    """What the last declaration changed of what it may change freely: field -> what holds now."""
+    if before is None:
+        return {}
+    free = ("retention_days", "instance_level", "has_ended_hook")
+    return {name: str(getattr(after, name)) for name in free if getattr(before, name) != getattr(after, name)}
 
 
 def _digest_of(settings: str, salt: str) -> str:

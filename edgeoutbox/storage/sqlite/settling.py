@@ -53,6 +53,9 @@ SET lease_owner = NULL, lease_expires_at = {NOW} + ?, attempt = attempt - ?, las
 RETURNING id
 """
 
+# Still EXECUTING until its lease ends, but nobody's.
+LET_GO = f"UPDATE agent_action SET lease_owner = NULL {HELD}"
+
 # The row of the dispatch log, once; a late result of an attempt that was overtaken is kept too.
 LOG = f"""
 UPDATE agent_action_attempt
@@ -103,15 +106,14 @@ WHERE id IN (
 RETURNING {columns}
 """
 
-# A lease claimed in the future (the clock stepped back since) ends one lease of its kind from now, at most. Doing so
-# again changes nothing: what is left of it may still be running.
+# A lease claimed in the future (the clock stepped back since) keeps its own length, from now on.
 SHORTEN = """
 UPDATE agent_action
-SET lease_expires_at = {now} + ?1
+SET lease_expires_at = {now} + (claim.lease_expires_at - claim.started_at)
 FROM agent_action_attempt AS claim
-WHERE agent_action.kind = ?2 AND agent_action.state = 'EXECUTING' AND agent_action.lease_expires_at > {now} + ?1
+WHERE agent_action.kind = ? AND agent_action.state = 'EXECUTING' AND {condition}
   AND claim.action_id = agent_action.id AND claim.epoch = agent_action.epoch AND claim.started_at > {now} + 1000
-  AND {condition}
+  AND agent_action.lease_expires_at > {now} + (claim.lease_expires_at - claim.started_at)
 """
 
 # Ended longer ago than the kind's retention, and nobody is owed a hook; served by ix_agent_action_retention.
@@ -183,6 +185,12 @@ def _settle_each(connection: Connection, settlements: Sequence[Settling]) -> lis
     return recorded
 
 
+def let_go(connection: Connection, claim: Claim, settlement: Settlement) -> None:
+    """Log a settlement that the database refused, and leave the action to whoever may take it when its lease ends."""
+    connection.execute(LET_GO, (claim.id, claim.epoch, claim.owner))
+    connection.execute(LOG, (json.dumps([_log(claim, settlement, recorded=False)]),))
+
+
 def _end(claim: Claim, settlement: Settlement) -> list[str | int | None]:
     return [
         claim.id,
@@ -220,7 +228,7 @@ def reap(connection: Connection, served: Sequence[Served], owner: str, hooks: Ho
     ended = []
     for kind in served:
         expire, lost, shorten = _reap_sql(kind.condition)
-        connection.execute(shorten, (kind.lease, kind.kind))
+        connection.execute(shorten, (kind.kind,))
         rows = connection.execute(expire, (kind.kind, limit))
         rows += connection.execute(lost, (kind.kind, kind.kind, owner, kind.kind, kind.max_attempts, limit))
         for row in rows:

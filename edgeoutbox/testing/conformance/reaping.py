@@ -221,6 +221,17 @@ class Reaping(Topic):
             milliseconds(clock, 5 * SECOND)
         assert await storage.settle(held, DONE) is True
 
+    async def test_p8_a_lease_from_the_future_keeps_its_own_length(self, storage: Storage, clock: MovableClock) -> None:
+        """A program with a shorter lease does not cut the lease of one with a longer."""
+        await enqueue(storage)
+        [held] = await storage.claim([served(lease=HOUR)], 1, "one")
+        clock.set_wall(-30.0)
+        for _ in range(3):
+            await storage.reap([served(lease=2 * MINUTE)], "two", {})
+            milliseconds(clock, MINUTE)
+        assert await storage.claim([served(lease=2 * MINUTE)], 1, "two") == []
+        assert await storage.settle(held, DONE) is True
+
     async def test_a_clock_that_was_set_forward_and_back_costs_no_holder_its_lease(
         self, storage: Storage, clock: MovableClock
     ) -> None:
