@@ -7,7 +7,8 @@
 -- may enqueue:
 --
 --     INSERT INTO agent_action (kind, idempotency_key, payload, lane_key)
---     VALUES ('email', 'order:42:receipt', '{"notice": "receipt", "order": 42}', 'mail:acc-7')
+--     VALUES ('email', 'order:42:receipt', '{"notice": "message", "to": "jane@example.com", "subject": "Receipt",
+--             "text": "Thank you!"}', 'mail:acc-7')
 --     ON CONFLICT (idempotency_key) DO NOTHING;
 --
 -- may propose, for a person to decide about (state 'PROPOSED'), and may withdraw what has not started:

@@ -157,7 +157,8 @@ def _synchronous(connection: object) -> tuple[Literal["stdlib", "apsw"], SyncExe
         return _of_sqlalchemy(connection)
     if isinstance(connection, aiosqlite.Connection) or _is_sqlalchemy(connection, "AsyncConnection", "AsyncSession"):
         raise UnsupportedConnection(
-            "this is an asynchronous connection: give it to Outbox.enqueue(connection=...), or to prepare_async"
+            "this is an asynchronous connection: give it to Outbox.enqueue(connection=...); "
+            "to prepare it, await prepare_async(connection)"
         )
     raise UnsupportedConnection(
         f"connection=: {type(connection).__module__}.{type(connection).__qualname__} is not known; give {_KNOWN}"

@@ -143,10 +143,19 @@ class Outbox:
         """The request as it will be stored, and whether an adapter of its kind validated it."""
         adapter = self.adapters.get(request.kind)
         if adapter is None:
+            if self.adapters and request.kind not in await self.storage.kinds():
+                telemetry.event(
+                    logging.WARNING,
+                    "action.kind.unknown",
+                    action_kind=request.kind,
+                    what="no program has declared this kind in this database; the action waits until one does",
+                )
             return request, False
         payload = adapter.kind.variants.validate(request.payload)
         adapter.kind.variants.require_key(request.idempotency_key)
         prepared = await adapter.prepare(payload)
+        if prepared is None:
+            raise ConfigurationError(f"kind {request.kind}: its adapter's prepare() returned None, not the payload")
         changes: dict[str, Any] = {}
         if prepared is not payload:
             changes["payload"] = adapter.kind.variants.dump(prepared)
@@ -231,15 +240,21 @@ class Outbox:
 
         Raises `TimeoutError` after `timeout` seconds, and `NoSuchAction`, also for one that was forgotten at its end.
         """
-        async with asyncio.timeout(timeout):
-            while True:
-                mark = self.storage.mark()
-                action = await self.storage.get(action_id=action_id)
-                if action is None:
-                    raise _no_such(action_id)
-                if action.ended:
-                    return action
-                await self.storage.changed(mark, 1.0)
+        try:
+            async with asyncio.timeout(timeout):
+                return await self._ended(action_id)
+        except TimeoutError:
+            raise TimeoutError(f"not ended after {timeout} s: {await self.why(action_id)}") from None
+
+    async def _ended(self, action_id: int) -> Action:
+        while True:
+            mark = self.storage.mark()
+            action = await self.storage.get(action_id=action_id)
+            if action is None:
+                raise _no_such(action_id)
+            if action.ended:
+                return action
+            await self.storage.changed(mark, 1.0)
 
     async def admit(self, action_id: int, by: str, payload_digest: str, *, note: str | None = None) -> Action:
         """Admit a proposal whose payload has this digest: what was approved is what runs.

@@ -4,14 +4,14 @@ import asyncio
 
 import aiosqlite
 
-from edgeoutbox import ActionRequest, Executor, Outbox
+from edgeoutbox import ActionRequest, Executor, Outbox, prepare_async
 from edgeoutbox_smtp import SmtpAdapter
 
 
 async def main() -> None:
-    """Pay, enqueue, and wait until the receipt is out."""
     email = SmtpAdapter(None, sender="shop@example.com", deliver="capture", capture_dir="captured")
     async with Outbox("sqlite:///app.db", [email]) as outbox, Executor(outbox), aiosqlite.connect("app.db") as db:
+        await prepare_async(db)
         await db.execute("CREATE TABLE IF NOT EXISTS orders (id INTEGER PRIMARY KEY, paid INTEGER)")
         await db.execute("BEGIN IMMEDIATE")
         await db.execute("INSERT OR REPLACE INTO orders (id, paid) VALUES (42, 1)")

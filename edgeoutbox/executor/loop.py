@@ -133,7 +133,12 @@ class Executor:
             await self.stop()
 
     async def until_idle(self) -> None:
-        """Wait until nothing is due, nothing runs, and no hook is owed that could be run now."""
+        """Wait until nothing is due, nothing runs, and no hook is owed that could be run now.
+
+        Raises `RuntimeError` when the executor does not run.
+        """
+        if self._body is None:
+            raise RuntimeError("the executor does not run; use 'async with Executor(outbox) as executor:'")
         while True:
             await self._upkeep.once()
             self._idle.clear()

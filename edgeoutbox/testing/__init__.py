@@ -1,8 +1,9 @@
 """For tests, yours and ours: a clock to move, an adapter and a relay to script, and the suite that a backend passes."""
 
-from edgeoutbox.testing.attempt import ScriptedAttempt
+from edgeoutbox.testing.attempt import ScriptedAttempt, an_action
 from edgeoutbox.testing.clock import MovableClock, until
 from edgeoutbox.testing.drain import drain
+from edgeoutbox.testing.outbox import running
 from edgeoutbox.testing.relay import ScriptedRelay
 from edgeoutbox.testing.scripted import Call, HookedAdapter, ScriptedAdapter, ScriptedPayload, Step
 
@@ -15,6 +16,8 @@ __all__ = [
     "ScriptedPayload",
     "ScriptedRelay",
     "Step",
+    "an_action",
     "drain",
+    "running",
     "until",
 ]

@@ -1,10 +1,14 @@
 """The documents say what the code says."""
 
+import ast
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+import edgeoutbox
 from edgeoutbox.states import BORN, ENDED, STOP_REASONS, TRANSITIONS
 
 ROOT = Path(__file__).parents[2]
@@ -76,3 +80,28 @@ def test_each_promise_has_tests_that_bear_its_number(number: int) -> None:
     assert f"| P{number} |" in (ROOT / "docs" / "guarantees.md").read_text()
     sources = [*(ROOT / "tests").rglob("test_*.py"), *(ROOT / "edgeoutbox" / "testing").rglob("*.py")]
     assert any(re.search(rf"def test_p0?{number}_", source.read_text()) for source in sources)
+
+
+def test_the_adapter_of_the_guide_passes_its_own_tests(tmp_path: Path) -> None:
+    """The sample of `adapters/README.md` and its tests run as they stand there."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "adapters" / "README.md").read_text(), re.DOTALL)
+    program = tmp_path / "test_guide.py"
+    program.write_text("\n\n".join(blocks))
+    found = subprocess.run(  # noqa: S603 - our own document
+        [sys.executable, "-m", "pytest", "-q", "-o", "asyncio_mode=auto", "-p", "no:cacheprovider", str(program)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "2 passed" in found.stdout, found.stdout + found.stderr
+
+
+def test_adapters_use_only_public_names() -> None:
+    """The built-in adapters import nothing of `edgeoutbox` that a third party's could not."""
+    public = set(edgeoutbox.__all__)
+    for source in sorted((ROOT / "adapters").rglob("*.py")):
+        for node in ast.walk(ast.parse(source.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "edgeoutbox":
+                assert node.module == "edgeoutbox", f"{source}: {node.module}"
+                assert {alias.name for alias in node.names} <= public, source

@@ -7,7 +7,18 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from edgeoutbox import Attempt, Defer, Done, FenceRefused, InvalidPayload, InvalidRequest, Result, one
+from edgeoutbox import (
+    Attempt,
+    ConfigurationError,
+    Defer,
+    Done,
+    Executor,
+    FenceRefused,
+    InvalidPayload,
+    InvalidRequest,
+    Result,
+    one,
+)
 from edgeoutbox.testing import ScriptedAdapter, Step, drain, until
 from tests.executor.world import World, ended, last_attempt, outcome, request, the
 
@@ -131,3 +142,40 @@ async def test_if_running_without_supersede_is_refused(world: World) -> None:
     outbox = await world.outbox(ScriptedAdapter())
     with pytest.raises(InvalidRequest, match="supersede"):
         await outbox.enqueue(request(lane_key="lane"), if_running="refuse")
+
+
+async def test_waiting_for_an_executor_that_does_not_run_is_refused(world: World) -> None:
+    """It would wait for ever."""
+    outbox = await world.outbox(ScriptedAdapter())
+    with pytest.raises(RuntimeError, match="async with Executor"):
+        await Executor(outbox).until_idle()
+
+
+async def test_a_kind_that_nobody_declared_is_said_once_it_is_enqueued(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A mistyped kind waits for ever, so it is logged where other kinds have their adapters."""
+    outbox = await world.outbox(ScriptedAdapter())
+    await outbox.enqueue(request(kind="scriptde"))
+    assert "action.kind.unknown action_kind=scriptde" in caplog.text
+
+
+async def test_an_adapter_that_forgets_to_return_its_payload_is_named(world: World) -> None:
+    """A `prepare` without a return is the adapter's mistake, not the payload's."""
+    adapter = ScriptedAdapter()
+
+    async def prepare(_: object) -> None:
+        return None
+
+    adapter.prepare = prepare  # type: ignore[assignment, method-assign]
+    outbox = await world.outbox(adapter)
+    with pytest.raises(ConfigurationError, match=r"kind scripted: its adapter's prepare\(\) returned None"):
+        await outbox.enqueue(request())
+
+
+async def test_a_wait_that_ends_too_soon_says_why(world: World) -> None:
+    """The error says what the action waits for."""
+    outbox = await world.outbox(ScriptedAdapter())
+    asked = await outbox.enqueue(request())
+    with pytest.raises(TimeoutError, match="no running executor"):
+        await outbox.wait(asked.id, timeout=0.01)

@@ -96,7 +96,7 @@ class SqliteStorage:
                 copy=self.driver.copy,
                 version=".".join(map(str, self.driver.version())),
                 what="this SQLite can lose rows when another connection checkpoints beside it; call "
-                "edgeoutbox.prepare() on your own connections, or upgrade to SQLite 3.51.3",
+                "edgeoutbox.prepare() or prepare_async() on your own connections, or upgrade to SQLite 3.51.3",
             )
         copies.require_same_copy(self.path, self.driver.copy)
         self._create_private()
