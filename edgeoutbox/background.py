@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any, Literal, TypeVar
 
 from edgeoutbox.adapter import Adapter
-from edgeoutbox.errors import NotClaimable
+from edgeoutbox.errors import InvalidRequest, NotClaimable
 from edgeoutbox.executor import Executor
 from edgeoutbox.model import Action, ActionRequest, AttemptRecord, Backlog, Enqueued, Page
 from edgeoutbox.outbox import Outbox
@@ -52,13 +52,33 @@ class BlockingOutbox:
 
     def get(self, action: int | None = None, *, key: str | None = None) -> Action | None:
         """See `Outbox.get`."""
-        return self._wait_for(self._outbox.get(key=key) if action is None and key else self._outbox.get(action or 0))
+        if (action is None) == (key is None):
+            raise InvalidRequest("get: give either an id or key=")
+        return self._wait_for(self._outbox.get(key=key or "") if action is None else self._outbox.get(action))
 
     def list(
-        self, *, state: State | str | None = None, kind: str | None = None, after: int | None = None, limit: int = 50
+        self,
+        *,
+        state: State | str | None = None,
+        kind: str | None = None,
+        lane_key: str | None = None,
+        run_id: str | None = None,
+        subject_account_id: str | None = None,
+        after: int | None = None,
+        limit: int = 50,
     ) -> Page:
         """See `Outbox.list`."""
-        return self._wait_for(self._outbox.list(state=state, kind=kind, after=after, limit=limit))
+        return self._wait_for(
+            self._outbox.list(
+                state=state,
+                kind=kind,
+                lane_key=lane_key,
+                run_id=run_id,
+                subject_account_id=subject_account_id,
+                after=after,
+                limit=limit,
+            )
+        )
 
     def lane(self, lane_key: str) -> Sequence[Action]:
         """See `Outbox.lane`."""
@@ -88,9 +108,17 @@ class BlockingOutbox:
         """See `Outbox.refuse`."""
         return self._wait_for(self._outbox.refuse(action_id, by, note=note))
 
-    def withdraw(self, action_id: int, *, by: str | None = None, note: str | None = None) -> Action:
+    def withdraw(self, action_id: int, *, by: str | None = None, note: str | None = None, lost: bool = False) -> Action:
         """See `Outbox.withdraw`."""
-        return self._wait_for(self._outbox.withdraw(action_id, by=by, note=note))
+        return self._wait_for(self._outbox.withdraw(action_id, by=by, note=note, lost=lost))
+
+    def withdraw_run(self, run_id: str, *, by: str | None = None, note: str | None = None) -> Sequence[Action]:
+        """See `Outbox.withdraw_run`."""
+        return self._wait_for(self._outbox.withdraw_run(run_id, by=by, note=note))
+
+    def preview(self, action_id: int) -> str:
+        """See `Outbox.preview`."""
+        return self._wait_for(self._outbox.preview(action_id))
 
     def erase(self, subject_account_id: str) -> int:
         """See `Outbox.erase`."""
