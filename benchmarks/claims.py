@@ -1,14 +1,17 @@
 """Claims: what taking 64 heads costs with backlogs of every shape, each beside a million ended rows."""
 
 import asyncio
+import shutil
 import sqlite3
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.workload import outbox
 from edgeoutbox.storage.protocol import Served
+from edgeoutbox.storage.sqlite.steps import NOW
 from edgeoutbox.variants import ALWAYS
 
 CLAIM = 64
@@ -23,9 +26,9 @@ INSERT INTO agent_action (kind, idempotency_key, payload, lane_key)
 SELECT 'noop', 'ended:' || i, '{"text": ""}', NULL FROM n
 """
 
-END = """
+END = f"""
 UPDATE agent_action
-SET state = 'CANCELLED', stop_reason = 'WITHDRAWN', payload = NULL, is_head = 0, ended_at = created_at
+SET state = 'CANCELLED', stop_reason = 'WITHDRAWN', payload = NULL, is_head = 0, ended_at = {NOW}
 WHERE idempotency_key LIKE 'ended:%'
 """
 
@@ -63,14 +66,12 @@ async def _measure(path: Path, driver: str) -> float:
         return statistics.median(took)
 
 
-def _fill(path: Path, batches: list[dict[str, object]], ended: int) -> None:
+@contextmanager
+def _filling(path: Path) -> Iterator[sqlite3.Connection]:
     connection = sqlite3.connect(path, isolation_level=None)
-    connection.executescript("PRAGMA synchronous = OFF; PRAGMA cache_size = -200000")
+    connection.executescript("PRAGMA synchronous = OFF; PRAGMA cache_size = -200000; PRAGMA temp_store = MEMORY")
     connection.execute("BEGIN IMMEDIATE")
-    connection.execute(ENDED, (ended,))
-    connection.execute(END)
-    for batch in batches:
-        connection.execute(WAITING, batch)
+    yield connection
     connection.execute("COMMIT")
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     connection.close()
@@ -80,11 +81,19 @@ def claim_ms(where: Path, driver: str, *, quick: bool, say: Callable[[str], None
     """Milliseconds for a claim of 64, by backlog shape: the median of 15."""
     ended = 100_000 if quick else 1_000_000
     found = {}
+    say(f"{ended} ended rows")
+    base = where / "ended.db"
+    asyncio.run(_create(base, driver))
+    with _filling(base) as connection:
+        connection.execute(ENDED, (ended,))
+        connection.execute(END)
     for name, batches in shapes(quick=quick).items():
         say(f"claims with {name}")
         path = where / f"{name}.db"
-        asyncio.run(_create(path, driver))
-        _fill(path, batches, ended)
+        shutil.copyfile(base, path)
+        with _filling(path) as connection:
+            for batch in batches:
+                connection.execute(WAITING, batch)
         found[name] = round(asyncio.run(_measure(path, driver)), 3)
         for file in where.glob(f"{name}.db*"):
             file.unlink()

@@ -3,6 +3,7 @@
 from datetime import UTC, datetime
 
 from edgeoutbox.kinds import Delivery
+from edgeoutbox.model import Action
 from edgeoutbox.states import State
 from edgeoutbox.storage.protocol import ExecutorRecord, Situation
 from edgeoutbox.variants import selects
@@ -13,7 +14,7 @@ def sentence(situation: Situation) -> str:
     action = situation.action
     what = f"Action {action.id} ({action.kind})"
     if action.ended:
-        return f"{what} ended {action.state}: {action.stop_reason}."
+        return f"{what} ended {action.state}: {action.stop_reason}{_error(action)}."
     if action.expires_at is not None and action.expires_at <= situation.now and action.state is not State.EXECUTING:
         return f"{what} expired at {_moment(action.expires_at)} and will be cancelled by an executor of its kind."
     if action.state is State.EXECUTING:
@@ -43,18 +44,20 @@ def _executing(situation: Situation) -> str:
 
 
 def _admitted(situation: Situation) -> str:
-    action = situation.action
+    own = _hindered(situation) or _later(situation)
     if not _serving(situation):
-        return f"waits because {_nobody(situation)}"
-    hindered = _hindered(situation)
-    if hindered:
-        return hindered
+        return f"{own}; and {_nobody(situation)}" if own else f"waits because {_nobody(situation)}"
+    return own or "is due and waits for a free executor of its kind"
+
+
+def _later(situation: Situation) -> str | None:
+    action = situation.action
     if action.due_at > situation.now:
         if action.last_error is not None:
             after = f" after attempt {action.attempt}" if action.attempt else ""
             return f"waits until {_moment(action.due_at)} to be tried again{after}"
         return f"is due at {_moment(action.due_at)}"
-    return "is due and waits for a free executor of its kind"
+    return None
 
 
 def _hindered(situation: Situation) -> str | None:
@@ -83,8 +86,14 @@ def _decodes(executor: ExecutorRecord, situation: Situation) -> bool:
 
 def _nobody(situation: Situation) -> str:
     if any(situation.action.kind in executor.kinds for executor in situation.executors):
-        return "no running executor knows its variant"
+        return "no running executor knows its variant; check what its payload names"
     return "no running executor serves its kind"
+
+
+def _error(action: Action) -> str:
+    # Stored errors are our own words. What ended as it was meant to may carry one of an earlier attempt.
+    told = action.state in {State.FAILED, State.UNCERTAIN} and action.last_error
+    return f" ({action.last_error})" if told else ""
 
 
 def _moment(milliseconds: int) -> str:

@@ -12,15 +12,39 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+import typer.core
 from rich.markup import escape
 
-from edgeoutbox.cli.exits import MEANINGS, exit_of
+from edgeoutbox.cli.exits import MEANINGS, exit_of, message_of
 from edgeoutbox.cli.output import say
 from edgeoutbox.errors import EdgeoutboxError
 from edgeoutbox.keys import refuse_unstorable_text
 from edgeoutbox.sidecar.configuration import Configuration, load
 
+
+class _Command(typer.core.TyperCommand):
+    """A command whose help shows no type beside a flag, which takes no value."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _flags_without_type(super().get_params(ctx))
+
+
+class _Group(typer.core.TyperGroup):
+    """The same for the options of all commands."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _flags_without_type(super().get_params(ctx))
+
+
+def _flags_without_type(options: list[Any]) -> list[Any]:
+    for option in options:
+        if getattr(option, "is_flag", False):
+            option.metavar = ""
+    return options
+
+
 app = typer.Typer(
+    cls=_Group,
     name="edgeoutbox",
     help="Effects on the outside world as rows of your SQLite database, carried out as often as was meant.",
     epilog="\n".join(["Exit codes:", *(f"  {code.value}  {meaning}" for code, meaning in MEANINGS.items())]),
@@ -111,7 +135,7 @@ def command(name: str, *, panel: str, example: str) -> Callable[[Body], Body]:
                         refuse_unstorable_text(value, option)
                 asyncio.run(_awaited(body(place, **given)))
             except EdgeoutboxError as error:
-                say(f"error: {error}")
+                say(f"error: {message_of(error)}")
                 raise typer.Exit(exit_of(error)) from None
 
         signature = inspect.signature(body)
@@ -125,7 +149,7 @@ def command(name: str, *, panel: str, example: str) -> Callable[[Body], Body]:
         run.__signature__ = signature.replace(parameters=[context, *ordered, *shared])  # type: ignore[attr-defined] # what Typer reads
         run.__annotations__ = {parameter.name: parameter.annotation for parameter in (context, *ordered, *shared)}
         text = f"{inspect.getdoc(body)}\n\n[dim]Example:[/dim] {escape(example)}"
-        app.command(name, help=text, rich_help_panel=panel)(run)
+        app.command(name, cls=_Command, help=text, rich_help_panel=panel)(run)
         return body
 
     return register

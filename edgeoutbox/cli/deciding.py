@@ -88,6 +88,9 @@ async def withdraw(
             ended = await outbox.withdraw_run(run, by=by or somebody(), note=note)
         else:
             found = await find(outbox, action or "", by_key=by_key)
+            if found.ended:
+                what = f"action {found.id} of kind {found.kind} is {found.state}"
+                raise NotPossible(f"{what}: it has ended already; nothing is left to withdraw")
             ended = [await outbox.withdraw(found.id, by=by or somebody(), note=note, lost=lost)]
     if as_json:
         write_json([action_json(each) for each in ended] if run is not None else action_json(ended[0]))

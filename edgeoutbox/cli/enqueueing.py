@@ -7,6 +7,7 @@ import typer
 
 from edgeoutbox.cli import given
 from edgeoutbox.cli.commands import JsonOption, Place, command
+from edgeoutbox.cli.exits import Exit
 from edgeoutbox.cli.opening import with_adapters
 from edgeoutbox.cli.output import say, write, write_json
 from edgeoutbox.errors import InvalidRequest
@@ -58,7 +59,10 @@ async def enqueue(  # noqa: PLR0913, PLR0917 - each is an option
     ] = "enqueue",
     as_json: JsonOption = False,
 ) -> None:
-    """Store one effect, to be carried out by an executor. A key that exists changes nothing."""
+    """Store one effect, to be carried out by an executor.
+
+    A key that exists changes nothing; when it holds another lane or payload, the exit code is 1.
+    """
     running = _either(if_running)
     if running == "refuse" and not supersede:
         raise InvalidRequest("if-running: goes with --supersede")
@@ -134,10 +138,13 @@ def _answer(request: ActionRequest, answer: Enqueued, *, as_json: bool) -> None:
         say(f"note: no adapter of kind {request.kind} is configured here, so the payload was not checked")
     if as_json:
         write_json(asdict(answer))
-        return
-    if answer.created:
+    elif answer.created:
         write(f"Action {answer.id} is {answer.state}.")
-    else:
+    elif answer.same_content:
         write(f"Action {answer.id} holds this key already and is {answer.state}; nothing was changed.")
-    if answer.superseded:
+    else:
+        write(f"Action {answer.id} holds this key already with another lane or payload; nothing was changed.")
+    if answer.superseded and not as_json:
         write(f"It supersedes {', '.join(map(str, answer.superseded))}.")
+    if not answer.same_content:
+        raise typer.Exit(Exit.NOT_POSSIBLE)

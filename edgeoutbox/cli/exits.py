@@ -2,7 +2,14 @@
 
 from enum import IntEnum
 
-from edgeoutbox.errors import ConfigurationError, EdgeoutboxError, ForbiddenByGuard, InvalidRequest, StorageError
+from edgeoutbox.errors import (
+    ConfigurationError,
+    DatabaseBusy,
+    EdgeoutboxError,
+    ForbiddenByGuard,
+    InvalidRequest,
+    StorageError,
+)
 
 
 class Exit(IntEnum):
@@ -17,7 +24,7 @@ class Exit(IntEnum):
 
 MEANINGS: dict[Exit, str] = {
     Exit.OK: "done",
-    Exit.NOT_POSSIBLE: "no such action, or not possible now; doctor or demo found something wrong",
+    Exit.NOT_POSSIBLE: "no such action, not possible now, or a key with other content; doctor or demo found a fault",
     Exit.USAGE: "wrong usage, payload or configuration; nothing was changed",
     Exit.DATABASE: "the database is missing, locked, damaged or of a newer build",
     Exit.HURRIED: "run was stopped by a second signal, which cancelled attempts",
@@ -36,3 +43,10 @@ def exit_of(error: EdgeoutboxError) -> Exit:
             return Exit.DATABASE
         case _:
             return Exit.NOT_POSSIBLE
+
+
+def message_of(error: EdgeoutboxError) -> str:
+    """What an error says here: the library's own words, except where these speak of Python."""
+    if isinstance(error, DatabaseBusy):
+        return "the database is locked: another program holds the write lock; end its transaction and try again"
+    return str(error)

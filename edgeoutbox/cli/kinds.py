@@ -28,6 +28,8 @@ class Allowance(StrEnum):
     APPROVAL = "approval"
 
 
+_ALLOW_HELP = f"Loosen the kind; only people can: {', '.join(Allowance)}"
+
 _APPROVALS = {Allowance.NO_APPROVAL: False, Allowance.APPROVAL: True}
 
 
@@ -60,7 +62,7 @@ async def kind(
     ] = None,
     allow: Annotated[
         list[Allowance] | None,
-        typer.Option("--allow", help="Loosen the kind; only people can", show_default=False),
+        typer.Option("--allow", metavar="WHAT", help=_ALLOW_HELP, show_default=False),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -5,13 +5,15 @@ could act on a terminal is printed as its code.
 """
 
 import json
+import re
 import sys
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
 from datetime import datetime
 from typing import Any, TextIO
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -20,6 +22,13 @@ from edgeoutbox.model import Action
 
 _WIDE = 240
 """Columns of a table that no terminal shows: wide enough that nothing is cut."""
+
+_GAP = 2
+"""Columns of a terminal between those of a table."""
+
+_NARROWEST = 12
+
+_PARTS = re.compile(r"[^\s:/,;-]*[\s:/,;-]+|[^\s:/,;-]+")
 
 _ACTS = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
@@ -54,21 +63,27 @@ def write_table(
 ) -> None:
     """A table, on standard output; without a row the message `none`, on standard error.
 
-    On a narrow terminal the columns `folds` become narrower, on several lines; the others stay as they are. A column
-    without any value is left out.
+    On a narrow terminal the columns `folds` become narrower, on several lines, which end where a word or a part of a
+    key ends: nothing is cut. The others stay as they are. A column without any value is left out.
     """
     if not rows:
         say(none)
         return
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
     shown = [index for index in range(len(columns)) if any(row[index] is not None for row in rows)]
+    cells = [["" if row[index] is None else visible(str(row[index])) for index in shown] for row in rows]
+    out = console(sys.stdout)
+    widths = [max(map(cell_len, column)) for column in zip([columns[index] for index in shown], *cells, strict=True)]
+    narrow = _narrowed(widths, {place for place, index in enumerate(shown) if columns[index] in folds}, out.width)
     for index in shown:
-        column = columns[index]
         numbers = all(isinstance(row[index], int) for row in rows)
-        table.add_column(column, justify="right" if numbers else "left", overflow="fold", no_wrap=column not in folds)
-    for row in rows:
-        table.add_row(*(_cell(row[index]) for index in shown))
-    console(sys.stdout).print(table)
+        table.add_column(columns[index], justify="right" if numbers else "left", no_wrap=True)
+    for row in cells:
+        table.add_row(
+            *(Text(_folded(cell, narrow[place]), style=_STYLES.get(cell, "")) for place, cell in enumerate(row))
+        )
+    out.width = max(out.width, sum(widths) + _GAP * len(widths))  # else what has no place to fold would be cut
+    out.print(table)
 
 
 def write_fields(values: Mapping[str, object]) -> None:
@@ -117,6 +132,22 @@ def visible(text: str, keep: str = "") -> str:
     )
 
 
-def _cell(value: object) -> Text:
-    text = "" if value is None else visible(str(value))
-    return Text(text, style=_STYLES.get(text, ""))
+def _narrowed(widths: Sequence[int], folds: Collection[int], available: int) -> list[int]:
+    """The widths once the widest of these columns have given way, as far as they can."""
+    narrow = list(widths)
+    while sum(narrow) + _GAP * (len(narrow) - 1) > available:
+        widest = max(folds, key=lambda place: narrow[place], default=None)
+        if widest is None or narrow[widest] <= _NARROWEST:
+            break
+        narrow[widest] -= 1
+    return narrow
+
+
+def _folded(text: str, width: int) -> str:
+    """The text on lines of this width, which end after a separator; a part that is longer stays whole."""
+    lines = [""]
+    for part in _PARTS.findall(text):
+        if lines[-1] and cell_len(lines[-1]) + cell_len(part.rstrip()) > width:
+            lines.append("")
+        lines[-1] += part
+    return "\n".join(line.rstrip() for line in lines)

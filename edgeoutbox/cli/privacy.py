@@ -40,11 +40,12 @@ async def forget(
 ) -> None:
     """Delete one action: now if it has ended, else as soon as it ends. Its key is free again then."""
     async with opened(place) as outbox:
-        if not await outbox.forget(key):
+        found = await outbox.get(key=key)
+        if found is None or not await outbox.forget(key):
             raise NoSuchAction("no action has this key; it never existed, was erased, or its retention passed")
         left = await outbox.get(key=key)
     if left is None:
-        write("Forgotten.")
+        write(f"Forgot action {found.id}; its key is free.")
     else:
         write(f"Action {left.id} will be deleted once {'its ended hook has run' if left.ended else 'it has ended'}.")
 

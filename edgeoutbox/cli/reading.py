@@ -23,7 +23,9 @@ ByKey = Annotated[bool, typer.Option("--key", help="Take it as a key although it
 @command("list", panel=PANEL, example="edgeoutbox list --state UNCERTAIN")
 async def list_(  # noqa: PLR0917 - each is an option
     place: Place,
-    state: Annotated[State | None, typer.Option("--state", case_sensitive=False, help="Only in this state")] = None,
+    state: Annotated[
+        State | None, typer.Option("--state", metavar="STATE", case_sensitive=False, help="Only in this state")
+    ] = None,
     kind: Annotated[str | None, typer.Option("--kind", help="Only of this kind")] = None,
     lane: Annotated[str | None, typer.Option("--lane", help="Only of this lane, ended ones too")] = None,
     run: Annotated[str | None, typer.Option("--run", help="Only of this agent's run")] = None,

@@ -8,6 +8,7 @@ import typer
 from edgeoutbox.cli.commands import Place, command
 from edgeoutbox.cli.exits import Exit
 from edgeoutbox.errors import ConfigurationError
+from edgeoutbox.sidecar.database import refuse_folder
 from edgeoutbox.sidecar.logs import log_to_stderr
 from edgeoutbox.sidecar.plugins import make_adapters
 from edgeoutbox.sidecar.service import serve
@@ -31,6 +32,7 @@ async def run(
             f"{configuration.source}: no kind is configured, so nothing could be carried out; add a table "
             "[kinds.email], or write an example with: edgeoutbox init"
         )
+    refuse_folder(configuration.database)
     adapters = make_adapters(configuration, place.environment)
     if not await serve(configuration, adapters, until_idle=until_idle):
         raise typer.Exit(Exit.HURRIED)

@@ -3,6 +3,7 @@
 import logging
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +14,7 @@ from edgeoutbox.cli.commands import JsonOption, Place, command
 from edgeoutbox.cli.exits import Exit
 from edgeoutbox.cli.output import say, write_json, write_table
 from edgeoutbox.cli.template import configuration_text
-from edgeoutbox.errors import ConfigurationError, InvalidRequest
+from edgeoutbox.errors import ConfigurationError, InvalidRequest, NoSchema
 from edgeoutbox.outbox import Outbox
 from edgeoutbox.sidecar.configuration import (
     CONFIG_VARIABLE,
@@ -22,7 +23,7 @@ from edgeoutbox.sidecar.configuration import (
     FILE_NAME,
     Configuration,
 )
-from edgeoutbox.sidecar.database import absolute_url, path_of
+from edgeoutbox.sidecar.database import absolute_url, path_of, require_database
 from edgeoutbox.sidecar.health import check_database
 from edgeoutbox.sidecar.logs import log_to_stderr
 from edgeoutbox.sidecar.plugins import SendsTestMessage, adapter_name, list_captured, make_adapters
@@ -34,28 +35,40 @@ async def init(
     place: Place,
     dev: Annotated[bool, typer.Option("--dev", help="Send nothing: write each message into a folder")] = False,
 ) -> None:
-    """Write a commented edgeoutbox.toml here, and create its database. Overwrites nothing."""
-    file, database = _planned(place)
-    url = absolute_url(database, file.parent)
-    there = path_of(url).exists()
-    async with Outbox(url):
-        pass
+    """Write a commented edgeoutbox.toml here, and create its database. What is there already is kept."""
+    file = Path.cwd() / (place.config or place.environment.get(CONFIG_VARIABLE) or FILE_NAME)
+    if file.exists():
+        say(f"kept {file.name}, {await _make_database(place.configuration.database)}")
+        say(f"next: see that {file.name} is as you want it, then edgeoutbox doctor")
+        return
+    database = _named_database(place, file)
+    made = await _make_database(absolute_url(database, file.parent))
     _write(file, configuration_text(database, capture=dev))
-    say(f"{'added the tables to' if there else 'created'} {path_of(url).name}")
+    say(made)
     say(f"wrote {file.name}")
     say("next: edgeoutbox run" if dev else f"next: edit [kinds.email] in {file.name}, then edgeoutbox doctor --email")
 
 
-def _planned(place: Place) -> tuple[Path, str]:
-    """The file to be written, and the database to be named in it."""
-    here = Path.cwd()
-    file = here / (place.config or place.environment.get(CONFIG_VARIABLE) or FILE_NAME)
-    if file.exists():
-        raise ConfigurationError(f"{file.name} is there already; nothing was changed")
+def _named_database(place: Place, file: Path) -> str:
+    """The database to be named in the file."""
     given = place.database or place.environment.get(DATABASE_VARIABLE)
     if given is None:
-        return file, DEFAULT_DATABASE
-    return file, given if file.parent == here else absolute_url(given, here)
+        return DEFAULT_DATABASE
+    return given if file.parent == Path.cwd() else absolute_url(given, Path.cwd())
+
+
+async def _make_database(url: str) -> str:
+    """Create what is missing of a database, and say what that was."""
+    path = path_of(url)
+    did = "created"
+    if path.exists():
+        did = "added the tables to"
+        with suppress(NoSchema):
+            require_database(url)
+            did = "kept"
+    async with Outbox(url):
+        pass
+    return f"{did} {path.name}"
 
 
 def _write(file: Path, text: str) -> None:
@@ -92,8 +105,15 @@ async def captured(
         return
     columns = ("action", "to", "subject", "bytes", "file")
     write_table(
-        columns, [(row[0], ", ".join(row[1]), *row[2:]) for row in rows], none="nothing was captured yet", folds=columns
+        columns,
+        [(row[0], ", ".join(row[1]), row[2], row[3], _from_here(row[4])) for row in rows],
+        none="nothing was captured yet",
+        folds=("to", "subject", "file"),
     )
+
+
+def _from_here(path: Path) -> Path:
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
 @command("doctor", panel="Start", example="edgeoutbox doctor --email --to me@example.com")
@@ -117,7 +137,7 @@ async def doctor(
     log_to_stderr(level=logging.WARNING)
     configuration = place.configuration
     chosen = _chosen(configuration, kind or (), {"email": email, "slack_post": slack})
-    checks = [] if chosen else list(check_database(configuration.database))
+    checks = [] if chosen else list(check_database(configuration.database, configuration.kinds))
     try:
         adapters = make_adapters(configuration, place.environment)
     except ConfigurationError as error:
@@ -149,9 +169,17 @@ def _chosen(configuration: Configuration, kinds: Sequence[str], adapters: Mappin
 
 async def _checked(adapter: Adapter[Any]) -> Sequence[Check]:
     try:
-        return await adapter.check()
+        checks = await adapter.check()
     finally:
         await adapter.aclose()
+    return [_with_place(check, adapter.destination()) for check in checks]
+
+
+def _with_place(check: Check, destination: str) -> Check:
+    """A relay that cannot be reached is named, to see whether it is the one that was meant."""
+    if check.ok or check.name != "relay":
+        return check
+    return Check(check.name, ok=False, detail=f"{destination}: {check.detail}")
 
 
 async def _sent(adapters: Mapping[str, Adapter[Any]], to: str) -> Check:

@@ -7,19 +7,23 @@ import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Literal, Self, TypeVar
 from urllib.parse import quote, unquote, urlsplit
 
 import apsw
 
 from edgeoutbox.errors import ConfigurationError, DatabaseUnavailable, NoSchema
 from edgeoutbox.storage import open_storage
-from edgeoutbox.storage.sqlite.drivers import storage_error
+from edgeoutbox.storage.sqlite.drivers import DriverConnection, storage_error
 from edgeoutbox.storage.sqlite.schema import require_readable
+from edgeoutbox.storage.sqlite.steps import Row, Steps, run
+
+T = TypeVar("T")
 
 BUSY_TIMEOUT = 5000
 """Milliseconds to wait for a lock."""
 
+_URLS = "url: write sqlite:///app.db or sqlite+apsw:///app.db; an absolute path takes a fourth slash"
 _CREATE = "create it with: edgeoutbox init"
 
 
@@ -27,7 +31,10 @@ def absolute_url(given: str, folder: Path) -> str:
     """A database's URL with its path made absolute. A plain path means `sqlite+apsw:///`."""
     if "://" not in given:
         given = f"sqlite+apsw:///{quote(given)}"
-    open_storage(given)  # its rules on URLs hold here too
+    try:
+        open_storage(given)  # its rules on URLs hold here too
+    except ConfigurationError:
+        raise ConfigurationError(_URLS) from None
     parts = urlsplit(given)
     path = folder / unquote(parts.path).removeprefix("/")
     return f"{parts.scheme}:///{quote(str(path))}"
@@ -43,11 +50,19 @@ def driver_of(url: str) -> str:
     return "apsw" if urlsplit(url).scheme == "sqlite+apsw" else "sqlite3"
 
 
+def refuse_folder(url: str) -> None:
+    """Refuse a folder in the place of a database. Raises `DatabaseUnavailable`."""
+    path = path_of(url)
+    if path.is_dir():
+        raise DatabaseUnavailable(f"{path} is a folder; name a file in it with --database")
+
+
 def require_database(url: str) -> None:
     """Refuse a database that is not there or has no schema, and create nothing.
 
     Raises `DatabaseUnavailable`, `NoSchema` or `SchemaTooNew`.
     """
+    refuse_folder(url)
     path = path_of(url)
     if not path.is_file():
         raise DatabaseUnavailable(f"there is no database {path}; {_CREATE}, or name another with --database")
@@ -56,31 +71,18 @@ def require_database(url: str) -> None:
     require_readable(version, readable_from)
 
 
-class _Rows(Protocol):
-    """A connection of either copy, as far as both are the same."""
-
-    def execute(self, sql: str, /) -> Any: ...
-    def close(self) -> None: ...
-
-
 class Look:
     """A read-only connection. Raises `StorageError`."""
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self._connection: _Rows | None = None
+        self._connection: DriverConnection | None = None
 
     def __enter__(self) -> Self:
-        location = f"file:{quote(str(path_of(self._url)))}?mode=ro"
         try:
-            if driver_of(self._url) == "apsw":
-                flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
-                self._connection = apsw.Connection(location, flags=flags)
-            else:
-                self._connection = sqlite3.connect(location, uri=True, isolation_level=None)
-            self.rows(f"PRAGMA busy_timeout = {BUSY_TIMEOUT}")
+            self._connection = self._open("ro", BUSY_TIMEOUT)
         except (apsw.Error, sqlite3.Error) as error:
-            raise storage_error(error) or error from error
+            raise self._error(error) from error
         return self
 
     def __exit__(
@@ -91,12 +93,49 @@ class Look:
 
     def rows(self, sql: str) -> Sequence[tuple[Any, ...]]:
         """The rows of one query."""
+        return self.taken(_query(sql))
+
+    def taken(self, steps: Steps[T]) -> T:
+        """What these steps, which must only read, come to."""
         if self._connection is None:
             raise ConfigurationError("open the look with `with` first")
         try:
-            return list(self._connection.execute(sql).fetchall())
+            return run(self._connection, steps)
         except (apsw.Error, sqlite3.Error) as error:
-            raise storage_error(error) or error from error
+            raise self._error(error) from error
+
+    def try_write_lock(self, milliseconds: int) -> None:
+        """Take the write lock and give it back. Raises `DatabaseBusy` when somebody keeps it for so long."""
+        connection = None
+        try:
+            # Beside ours: it is not the last to close, so it makes no checkpoint and the file stays as it is.
+            connection = self._open("rw", milliseconds)
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("ROLLBACK")
+        except (apsw.Error, sqlite3.Error) as error:
+            raise self._error(error) from error
+        finally:
+            if connection is not None:
+                connection.close()
+
+    def _open(self, mode: Literal["ro", "rw"], busy_timeout: int) -> DriverConnection:
+        location = f"file:{quote(str(path_of(self._url)))}?mode={mode}"
+        raw: apsw.Connection | sqlite3.Connection
+        if driver_of(self._url) == "apsw":
+            writes = apsw.SQLITE_OPEN_READONLY if mode == "ro" else apsw.SQLITE_OPEN_READWRITE
+            raw = apsw.Connection(location, flags=writes | apsw.SQLITE_OPEN_URI)
+        else:
+            raw = sqlite3.connect(location, uri=True, isolation_level=None)
+        connection = DriverConnection(raw)
+        connection.execute(f"PRAGMA busy_timeout = {busy_timeout}")
+        return connection
+
+    def _error(self, error: apsw.Error | sqlite3.Error) -> Exception:
+        code = int(getattr(error, "result" if isinstance(error, apsw.Error) else "sqlite_errorcode", 0))
+        if code & 0xFF == apsw.SQLITE_NOTADB:
+            name = path_of(self._url).name
+            return DatabaseUnavailable(f"{name} is not an SQLite database; name another with --database")
+        return storage_error(error) or error
 
     def schema(self) -> tuple[int, int]:
         """The version of the schema and the earliest build that may open it. Raises `NoSchema`."""
@@ -108,3 +147,7 @@ class Look:
             f"{path} has no edgeoutbox tables; add them with: edgeoutbox schema | sqlite3 {path.name}, "
             "or let edgeoutbox run do it"
         )
+
+
+def _query(sql: str) -> Steps[list[Row]]:
+    return (yield sql, ())

@@ -1,21 +1,33 @@
 """What `doctor` looks at in the database: each check says whether it holds, and how to mend it."""
 
-import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from edgeoutbox.adapter import Check
-from edgeoutbox.errors import StorageError
+from edgeoutbox.errors import DatabaseBusy, StorageError
 from edgeoutbox.sidecar.database import Look, driver_of, path_of, require_database
+from edgeoutbox.storage.protocol import ExecutorRecord
+from edgeoutbox.storage.sqlite.conditions import sql_of
 from edgeoutbox.storage.sqlite.drivers import has_wal_reset_defect
+from edgeoutbox.storage.sqlite.executors import there
+from edgeoutbox.storage.sqlite.steps import NOW
 
-_SEEN_WITHIN = 60
-"""Seconds within which an executor that runs was seen."""
+_LOCK_WAIT = 1000
+"""Milliseconds to wait for the write lock: a program that is well keeps it for a fraction of that."""
 
 _VERSION = "SELECT sqlite_version()"
 _JOURNAL = "PRAGMA journal_mode"
 _QUICK_CHECK = "PRAGMA quick_check(3)"
-_EXECUTORS = "SELECT owner, version, seen_at FROM agent_action_executor ORDER BY seen_at DESC"
-_DUE = "SELECT COUNT(*) FROM agent_action WHERE state IN ('ADMITTED', 'EXECUTING') AND due_at <= {now}"
+
+# What could be claimed or taken over now: due heads, and lost leases. By kind; served by ix_agent_action_open.
+_DUE = """
+SELECT kind, COUNT(*) FROM agent_action
+WHERE state IN ('PROPOSED', 'ADMITTED', 'EXECUTING')
+  AND ((state = 'ADMITTED' AND is_head = 1 AND due_at <= {now}) OR (state = 'EXECUTING' AND lease_expires_at <= {now}))
+  AND {condition}
+GROUP BY kind
+ORDER BY kind
+"""
+
 _WEATHER = """
 SELECT kind, paused_by, cooling_reason FROM agent_action_kind
 WHERE paused_by IS NOT NULL OR cooling_until > {now}
@@ -23,8 +35,11 @@ ORDER BY kind
 """
 
 
-def check_database(url: str) -> Iterator[Check]:
-    """Look at everything, without changing it; stops at what makes the rest impossible."""
+def check_database(url: str, configured: Collection[str] = ()) -> Iterator[Check]:
+    """Look at everything, without changing it; stops at what makes the rest impossible.
+
+    `configured` are the kinds that an executor of this configuration would carry out.
+    """
     try:
         require_database(url)
     except StorageError as error:
@@ -33,12 +48,12 @@ def check_database(url: str) -> Iterator[Check]:
     yield Check("database", ok=True, detail=str(path_of(url)))
     try:
         with Look(url) as look:
-            yield from _look(look, driver_of(url))
+            yield from _look(look, driver_of(url), configured)
     except StorageError as error:
         yield Check("database", ok=False, detail=str(error))
 
 
-def _look(look: Look, driver: str) -> Iterator[Check]:
+def _look(look: Look, driver: str, configured: Collection[str]) -> Iterator[Check]:
     version, readable_from = look.schema()
     yield Check("schema", ok=True, detail=f"version {version}, readable by builds of schema {readable_from} or later")
     yield _sqlite(look, driver)
@@ -52,8 +67,25 @@ def _look(look: Look, driver: str) -> Iterator[Check]:
         if sound
         else f"{found[0]}; stop every program that uses the file, and restore a backup or use sqlite3 .recover",
     )
-    yield _executors(look)
-    yield from _weather(look)
+    yield _lock(look)
+    executors = look.taken(there())
+    due = _due(look)
+    yield _executors(executors, due, configured)
+    yield from _unserved(look, executors, due, configured)
+    for kind, what in _weather(look).items():
+        yield Check(f"kind {kind}", ok=False, detail=f"{what}; go on with: edgeoutbox resume {kind}")
+
+
+def what_remains(url: str, configured: Collection[str]) -> str:
+    """What is due and why it was not carried out, after an executor of these kinds found nothing more to do."""
+    with Look(url) as look:
+        due, weather = _due(look), _weather(look)
+    if not due:
+        return "nothing due remains"
+    unknown = {kind: "is not configured here" for kind in due if kind not in configured}
+    why = {**unknown, **weather}
+    reasons = (f"{kind} {why.get(kind, 'was not taken: see edgeoutbox why')}" for kind in due)
+    return f"{sum(due.values())} due remain{'s' if sum(due.values()) == 1 else ''}: {', '.join(reasons)}"
 
 
 def _sqlite(look: Look, driver: str) -> Check:
@@ -73,19 +105,51 @@ def _journal(look: Look) -> Check:
     return Check("journal", ok=False, detail=f"{mode}, not wal; readers would block writers: start edgeoutbox run once")
 
 
-def _executors(look: Look) -> Check:
-    now = time.time() * 1000
-    seen = [(owner, version) for owner, version, at in look.rows(_EXECUTORS) if at > now - _SEEN_WITHIN * 1000]
-    if seen:
-        return Check("executors", ok=True, detail=", ".join(f"{owner} ({version})" for owner, version in seen))
-    [(waiting,)] = look.rows(_DUE.format(now=int(now)))
-    nobody = f"none was seen in the last {_SEEN_WITHIN} seconds"
+def _lock(look: Look) -> Check:
+    try:
+        look.try_write_lock(_LOCK_WAIT)
+    except DatabaseBusy:
+        return Check("lock", ok=False, detail="another program holds the write lock; end its transaction")
+    return Check("lock", ok=True, detail="the write lock is free")
+
+
+def _executors(executors: Sequence[ExecutorRecord], due: Mapping[str, int], configured: Collection[str]) -> Check:
+    """Who is there; what is due counts here if `edgeoutbox run` would carry it out."""
+    if executors:
+        return Check("executors", ok=True, detail=", ".join(f"{each.owner} ({each.version})" for each in executors))
+    waiting = sum(count for kind, count in due.items() if kind in configured)
     if waiting:
-        return Check("executors", ok=False, detail=f"{nobody}, and what is due waits ({waiting}): start edgeoutbox run")
-    return Check("executors", ok=True, detail=f"{nobody}; nothing waits")
+        waits = f"none is running, and what is due waits ({waiting})"
+        return Check("executors", ok=False, detail=f"{waits}: start edgeoutbox run")
+    return Check("executors", ok=True, detail=f"none is running{'' if due else '; nothing waits'}")
 
 
-def _weather(look: Look) -> Iterator[Check]:
-    for kind, paused_by, reason in look.rows(_WEATHER.format(now=int(time.time() * 1000))):
-        what = f"paused by {paused_by}" if paused_by else f"cooling down: {reason}"
-        yield Check(f"kind {kind}", ok=False, detail=f"{what}; go on with: edgeoutbox resume {kind}")
+def _unserved(
+    look: Look, executors: Sequence[ExecutorRecord], due: Mapping[str, int], configured: Collection[str]
+) -> Iterator[Check]:
+    """What is due of a kind, or of a variant, that nobody carries out."""
+    for kind, count in due.items():
+        conditions = [executor.kinds[kind] for executor in executors if kind in executor.kinds]
+        if conditions:
+            unknown = _due(look, f"NOT ({' OR '.join(map(sql_of, conditions))})").get(kind, 0)
+            if unknown:
+                mend = "check what the payloads name, or start a build that knows it"
+                detail = f"{unknown} due, of a variant that no running executor decodes; {mend}"
+                yield Check(f"kind {kind}", ok=False, detail=detail)
+        elif kind not in configured:
+            detail = f"{count} due, and no executor or configuration knows it; add [kinds.{kind}] or withdraw them"
+            yield Check(f"kind {kind}", ok=False, detail=detail)
+        elif executors:
+            detail = f"{count} due, and no running executor serves it; start edgeoutbox run"
+            yield Check(f"kind {kind}", ok=False, detail=detail)
+
+
+def _due(look: Look, condition: str = "1") -> dict[str, int]:
+    return {str(kind): int(count) for kind, count in look.rows(_DUE.format(now=NOW, condition=condition))}
+
+
+def _weather(look: Look) -> dict[str, str]:
+    return {
+        str(kind): f"paused by {paused_by}" if paused_by else f"cooling down: {reason}"
+        for kind, paused_by, reason in look.rows(_WEATHER.format(now=NOW))
+    }

@@ -12,6 +12,7 @@ from edgeoutbox.executor import Executor
 from edgeoutbox.outbox import Outbox
 from edgeoutbox.sidecar.configuration import Configuration
 from edgeoutbox.sidecar.database import driver_of, path_of
+from edgeoutbox.sidecar.health import what_remains
 from edgeoutbox.storage.sqlite.drivers import ApswDriver, StdlibDriver
 
 log = logging.getLogger("edgeoutbox.run")
@@ -36,7 +37,11 @@ async def serve(
             for line in introduction(configuration, adapters):
                 log.info(line)
             await stopping.run(executor.run(until_idle=until_idle))
-    log.info("stopped")
+    ended = executor.metrics.total("action.ended")
+    if until_idle and not stopping.signals:
+        log.info("stopped: %d ended; %s", ended, what_remains(configuration.database, adapters))
+    else:
+        log.info("stopped")
     return stopping.signals < _HURRY
 
 

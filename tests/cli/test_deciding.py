@@ -71,6 +71,7 @@ def test_withdraw(proposed: Terminal) -> None:
     """An action that has not started is withdrawn once."""
     assert proposed.run("withdraw", "letter") == "Action 1 is CANCELLED (WITHDRAWN).\n"
     proposed.run("withdraw", "letter", exit_code=1)
+    assert "it has ended already; nothing is left to withdraw" in proposed.said
     proposed.run("withdraw", exit_code=2)
 
 

@@ -1,3 +1,4 @@
+import json
 import time
 from datetime import datetime
 
@@ -28,12 +29,15 @@ def test_enqueue(ready: Terminal) -> None:
 
 
 def test_same_key_changes_nothing(ready: Terminal) -> None:
-    """A key that exists gives the first action; other content is said to be other content."""
+    """A key that exists gives the first action; other content is said to be other content, with exit code 1."""
     ready.run("enqueue", "email", "k", message("one"))
     assert ready.run("enqueue", "email", "k", message("one")).startswith("Action 1 holds this key already")
     assert ready.said == ""
-    assert ready.json("enqueue", "email", "k", message("two"))["same_content"] is False
-    assert "another lane or payload" in ready.said
+    answer = json.loads(ready.run("enqueue", "email", "k", message("two"), "--json", exit_code=1))
+    assert answer["same_content"] is False
+    assert ready.run("enqueue", "email", "k", message(), "--lane", "mail:7", exit_code=1) == (
+        "Action 1 holds this key already with another lane or payload; nothing was changed.\n"
+    )
     assert len(ready.json("list")["actions"]) == 1
 
 
@@ -107,3 +111,11 @@ def test_approval_that_is_configured_holds_before_an_executor_ran(ready: Termina
     ready.run("enqueue", "email", "k", message(), exit_code=1)
     assert "requires approval" in ready.said
     assert ready.json("propose", "email", "k", message())["state"] == "PROPOSED"
+
+
+def test_key_of_another_kind(ready: Terminal) -> None:
+    """A key that belongs to another kind is refused, with what to do."""
+    ready.run("enqueue", "email", "k", message())
+    ready.run("enqueue", "fax", "k", "{}", exit_code=1)
+    assert "action 1 of kind email" in ready.said
+    assert "choose a key that names its kind" in ready.said

@@ -2,6 +2,7 @@ import json
 
 import pytest
 
+from edgeoutbox.errors import DatabaseBusy
 from tests.cli.terminal import Terminal, message
 
 
@@ -114,6 +115,11 @@ def test_a_file_that_is_no_database(terminal: Terminal) -> None:
     """A file of something else is exit code 3, and stays as it is."""
     (terminal.folder / "edgeoutbox.db").write_text("something else", encoding="utf-8")
     terminal.run("list", exit_code=3)
+    assert "edgeoutbox.db is not an SQLite database; name another with --database" in terminal.said
+    terminal.run("list", "--database", ".", exit_code=3)
+    assert "is a folder" in terminal.said
+    terminal.run("list", "--database", "postgres://x", exit_code=2)
+    assert "url: write sqlite:///app.db or sqlite+apsw:///app.db" in terminal.said
     assert (terminal.folder / "edgeoutbox.db").read_text(encoding="utf-8") == "something else"
 
 
@@ -157,3 +163,34 @@ def test_names_that_no_action_can_have(ready: Terminal, named: str) -> None:
     """A number that is too large, or what is no text, is an error like any other."""
     ready.run("why", named, exit_code=2 if named in {"\udcff", "a\0b"} else 1)
     assert ready.said.startswith("error: ")
+
+
+def test_a_narrow_terminal(ready: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On 80 columns keys and lanes are folded after their separators only, so that every part can be read."""
+    monkeypatch.setattr("edgeoutbox.cli.output._WIDE", 80)
+    key = "order:4242424242:receipt:customer-with-a-long-name:first"
+    ready.run("enqueue", "email", key, message(), "--lane", "mail:account:seven-hundred-and-seventy-seven")
+    out = ready.run("list")
+    assert max(map(len, out.splitlines())) <= 80
+    for part in ("order:", "4242424242:", "receipt:", "customer-", "name:", "first", "account:", "hundred-"):
+        assert part in out
+
+
+def test_help_of_flags_and_states(terminal: Terminal) -> None:
+    """A flag shows no type, and `--state` one short word."""
+    text = terminal.run("list", "--help")
+    assert "<bool>" not in text + terminal.run("--help")
+    assert "STATE" in text
+    assert "<proposed" not in text
+
+
+def test_locked(ready: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A database that another program keeps locked is exit code 3, in the words of the command line."""
+
+    async def busy(*_: object, **__: object) -> None:
+        raise DatabaseBusy("give it as connection=")
+
+    monkeypatch.setattr("edgeoutbox.outbox.Outbox.pause", busy)
+    ready.run("pause", "email", exit_code=3)
+    assert "another program holds the write lock; end its transaction and try again" in ready.said
+    assert "connection=" not in ready.said

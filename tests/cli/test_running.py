@@ -115,8 +115,20 @@ def test_until_idle(ready: Terminal) -> None:
     """`--until-idle` carries out what is due and ends; what is due later stays."""
     ready.run("enqueue", "email", "now", message())
     ready.run("enqueue", "email", "later", message(), "--due", "+1h")
-    assert ready.process("run", "--until-idle").returncode == 0
+    ready.run("enqueue", "fax", "nobody", "{}")
+    ended = ready.process("run", "--until-idle")
+    assert ended.returncode == 0
+    assert "stopped: 1 ended; 1 due remains: fax is not configured here" in ended.stderr
     assert [ready.json("show", key)["state"] for key in ("now", "later")] == ["DONE", "ADMITTED"]
+
+
+def test_until_idle_names_a_pause(ready: Terminal) -> None:
+    """What is due and paused stays, and the last line says who paused it."""
+    ready.run("enqueue", "email", "one", message())
+    ready.run("enqueue", "email", "two", message())
+    ready.run("pause", "email", "--by", "anna")
+    ended = ready.process("run", "--until-idle")
+    assert "stopped: 0 ended; 2 due remain: email paused by anna" in ended.stderr
 
 
 def test_without_a_kind(terminal: Terminal) -> None:

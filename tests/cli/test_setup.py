@@ -42,12 +42,14 @@ def test_init_dev_sends_nothing(terminal: Terminal) -> None:
 
 
 def test_init_overwrites_nothing(terminal: Terminal) -> None:
-    """A configuration that is there stays as it is."""
+    """A configuration that is there stays as it is, and only the database that it lacks is made."""
     (terminal.folder / "edgeoutbox.toml").write_text("concurrency = 2", encoding="utf-8")
-    terminal.run("init", exit_code=2)
-    assert "is there already" in terminal.said
+    terminal.run("init")
+    assert "kept edgeoutbox.toml, created edgeoutbox.db" in terminal.said
     assert (terminal.folder / "edgeoutbox.toml").read_text(encoding="utf-8") == "concurrency = 2"
-    assert not (terminal.folder / "edgeoutbox.db").exists()
+    assert terminal.json("list")["actions"] == []
+    terminal.run("init")
+    assert "kept edgeoutbox.toml, kept edgeoutbox.db" in terminal.said
 
 
 def test_init_beside_an_applications_tables(terminal: Terminal) -> None:
@@ -89,6 +91,7 @@ def test_doctor_of_a_relay_that_is_not_there(ready: Terminal) -> None:
     ready.configure_relay(1)
     out = ready.run("doctor", "--email", exit_code=1)
     assert "email: relay" in out
+    assert "127.0.0.1:1 (plaintext)" in out
     assert "integrity" not in out
 
 
@@ -138,3 +141,16 @@ def test_environment_alone_configures(terminal: Terminal) -> None:
     terminal.run("run", "--until-idle")
     assert [each["recipients"] for each in terminal.json("captured")] == [["jane@example.com"]]
     assert len(list((terminal.folder / "mail").iterdir())) == 1
+
+
+def test_doctor_of_a_kind_that_nobody_knows(ready: Terminal) -> None:
+    """A misspelt kind that is due is not ok, beside a configured one; `captured` names files from here."""
+    ready.run("enqueue", "emial", "k", "{}")
+    out = ready.run("doctor", exit_code=1)
+    assert "1 due, and no executor or configuration knows it; add [kinds.emial] or withdraw them" in out
+    assert "none is running, and" not in out
+    ready.run("enqueue", "email", "sent", message())
+    assert "none is running, and what is due waits (1)" in ready.run("doctor", exit_code=1)
+    ready.run("run", "--until-idle")
+    assert "captured/" in ready.run("captured")
+    assert str(ready.folder) not in ready.run("captured")

@@ -89,7 +89,7 @@ async def test_nothing_written_is_tried_again_and_counts(world: World, step: Ste
     assert [call.attempt for call in adapter.calls] == [1, 2]
 
 
-@pytest.mark.parametrize("answer", [None, "sent", 250, object(), Exception], ids=str)
+@pytest.mark.parametrize("answer", [None, "sent", 250, object(), Exception], ids=lambda answer: type(answer).__name__)
 @pytest.mark.parametrize("fence", [True, False])
 async def test_a_result_that_is_none_of_ours_is_an_exception(world: World, answer: Any, fence: bool) -> None:
     """An adapter that forgets to return a result leaves no action behind that nobody may touch any more."""

@@ -10,14 +10,22 @@ from tests.executor.world import World, ended, request
 
 
 async def test_nobody_serves_the_kind(world: World) -> None:
-    """Without an executor the action says that none serves its kind; with one it does not."""
+    """Without an executor the action names its own cause first, and then that none serves its kind."""
     outbox = await world.outbox(ScriptedAdapter())
     asked = await outbox.enqueue(request(due_at=world.clock.milliseconds + 5000))
-    assert await outbox.why(asked.id) == (
-        f"Action {asked.id} (scripted) waits because no running executor serves its kind."
-    )
+    due = await outbox.enqueue(request("due"))
+    nobody = "no running executor serves its kind."
+    assert await outbox.why(due.id) == f"Action {due.id} (scripted) waits because {nobody}"
+    why = await outbox.why(asked.id)
+    assert "(scripted) is due at " in why
+    assert why.endswith(f"; and {nobody}")
+    await outbox.pause("scripted", by="anna")
+    assert (await outbox.why(due.id)).endswith(f"waits because its kind was paused by anna; and {nobody}")
+    await outbox.resume("scripted")
     await world.executor(outbox)
-    assert "is due at" in await outbox.why(asked.id)
+    why = await outbox.why(asked.id)
+    assert "is due at" in why
+    assert nobody not in why
 
 
 async def test_an_executor_that_left_or_fell_silent_serves_nobody(world: World) -> None:
@@ -45,7 +53,7 @@ async def test_nobody_knows_the_variant(world: World) -> None:
     outbox, _ = await world.running(adapter)
     producer = await world.outbox()
     asked = await producer.enqueue(ActionRequest(kind="scripted", idempotency_key="a:retract", payload={}))
-    assert "no running executor knows its variant" in await outbox.why(asked.id)
+    assert "no running executor knows its variant; check what its payload names" in await outbox.why(asked.id)
 
 
 async def test_waiting_for_its_turn_its_approval_its_time(world: World) -> None:
@@ -147,7 +155,7 @@ async def test_ended_and_expired(world: World) -> None:
     outbox, executor = await world.running(adapter)
     asked = await outbox.enqueue(request())
     await ended(outbox, asked.id)
-    assert await outbox.why(asked.id) == f"Action {asked.id} (scripted) ended UNCERTAIN: NO_CONFIRMATION."
+    assert await outbox.why(asked.id) == f"Action {asked.id} (scripted) ended UNCERTAIN: NO_CONFIRMATION (no answer)."
     await executor.stop()
     soon = await outbox.enqueue(request("b", expires_at=world.clock.milliseconds + 1000))
     await world.passes(1.1)

@@ -63,7 +63,7 @@ def test_default_database_stands_beside_the_file(tmp_path: Path) -> None:
         ("concurrency = 0", "edgeoutbox.toml: concurrency: "),
         ("kinds = 3", "edgeoutbox.toml: kinds: "),
         ("concurrency = ", "edgeoutbox.toml: is not TOML: "),
-        ('database = "mysql://host/app"', "mysql is not known"),
+        ('database = "mysql://host/app"', "url: write sqlite:///app.db or sqlite+apsw:///app.db"),
         ('[kinds.email]\npassword = "hunter2"', "edgeoutbox.toml: kinds.email.password: give a secret by reference"),
     ],
 )

@@ -232,6 +232,7 @@ def has_wal_reset_defect(version: tuple[int, ...]) -> bool:
 _BUSY = {5, 6}
 _UNAVAILABLE = {7, 8, 10, 11, 13, 14, 26}
 _CONSTRAINT = 19
+_NO_DATABASE = 26
 _MISSING = re.compile(r"no such table: (main\.)?agent_action")
 
 
@@ -250,7 +251,10 @@ def storage_error(error: Exception) -> StorageError | None:
             "the database is locked by another connection; if your own transaction is open, give it as connection="
         )
     if code in _UNAVAILABLE:
-        return DatabaseUnavailable(f"the database cannot be used now ({name}); check its disk and permissions")
+        mend = (
+            "it is not an SQLite database; name another" if code == _NO_DATABASE else "check its disk and permissions"
+        )
+        return DatabaseUnavailable(f"the database cannot be used now ({name}); {mend}")
     if code == _CONSTRAINT:
         return ForbiddenByGuard(str(error).removeprefix("CHECK constraint failed: "))
     if _MISSING.search(str(error)):

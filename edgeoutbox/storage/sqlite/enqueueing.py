@@ -95,7 +95,9 @@ def _answer(request: ActionRequest, holder: Row) -> Enqueued:
     action_id, kind, state = holder[0], holder[1], holder[5]
     lane_key, stored_digest, payload = (text(value) for value in holder[2:5])
     if kind != request.kind:
-        raise KeyOfAnotherKind(f"action {action_id} of kind {kind} holds this idempotency key; let keys name kinds")
+        raise KeyOfAnotherKind(
+            f"action {action_id} of kind {kind} holds this idempotency key; choose a key that names its kind"
+        )
     same = lane_key == request.lane_key and _digest_of(stored_digest, payload) == request.payload_digest
     if not same:
         telemetry.event(
