@@ -269,6 +269,6 @@ def _evidence(outcome: Outcome) -> str:
     evidence: Evidence = getattr(outcome, "evidence", None) or {}
     try:
         text = json.dumps(dict(evidence), separators=(",", ":"), allow_nan=False)
-    except (TypeError, ValueError):
+    except Exception:  # noqa: BLE001 - an adapter's mapping can raise anything
         return '{"dropped":"the evidence is not JSON"}'
     return text if len(text) <= MAX_EVIDENCE_BYTES else '{"dropped":"the evidence is larger than 4 KiB"}'

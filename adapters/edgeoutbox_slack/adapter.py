@@ -146,8 +146,9 @@ class SlackAdapter(Adapter[SlackNotice[Any]]):
         return payload
 
     def lane(self, payload: SlackNotice[Any]) -> str | None:
-        """The natural lane of a payload: `slack:CHANNEL` or `slack:CHANNEL:THREAD`; `None` when it has none."""
-        return payload.natural_lane()
+        """The natural lane of a payload: `KIND:CHANNEL` or `KIND:CHANNEL:THREAD`, its own, or `None`: alone."""
+        lane = payload.natural_lane()
+        return lane.lane(self.kind.name) if isinstance(lane, Place) else lane
 
     async def preview(self, payload: SlackNotice[Any]) -> str:
         """The post with everything in it, as text."""

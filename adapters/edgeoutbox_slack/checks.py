@@ -20,6 +20,8 @@ _READING: Mapping[str, str] = {
     "mpim:history": "group messages",
 }
 _DIRECT = ("im:write", "im:history")
+_SORTS: Mapping[str, tuple[str, ...]] = {"C": ("channels", "groups"), "D": ("im",), "G": ("groups", "mpim")}
+"""What a conversation may be to Slack's scopes, by the first letter of its id."""
 
 _REINSTALL = "under OAuth & Permissions, then install the app again"
 _INVITE = "invite the app there: /invite @its-name"
@@ -91,7 +93,9 @@ async def _channel(slack: Slack, place: Place, timeout: float) -> list[Check]:
     name = f"channel {place.channel}"
     answer = await slack.read("conversations.info", {"channel": place.channel}, Deadline.after(timeout))
     if answer.meaning is not Meaning.CONFIRMED:
-        return [Check(name, ok=False, detail=_mended(answer, "channels:read, groups:read"))]
+        unseen = Check(name, ok=False, detail=_mended(answer, _scopes_for(place, "read")))
+        # The scope to look at a channel is needed for nothing else: its history may be readable all the same.
+        return [unseen, await _history(slack, place, timeout)] if answer.code == "missing_scope" else [unseen]
     found = answer.body.get("channel")
     channel = found if isinstance(found, Mapping) else {}
     if channel.get("is_archived") is True:
@@ -109,7 +113,11 @@ async def _history(slack: Slack, place: Place, timeout: float) -> Check:
         return Check(name, ok=True, detail="its history can be read")
     if answer.meaning is Meaning.CONFIRMED:
         return Check(name, ok=False, detail="Slack's answer is not readable: lost answers would end UNCERTAIN")
-    return Check(name, ok=False, detail=_mended(answer, ", ".join(_READING)))
+    return Check(name, ok=False, detail=_mended(answer, _scopes_for(place, "history")))
+
+
+def _scopes_for(place: Place, right: str) -> str:
+    return ", ".join(f"{sort}:{right}" for sort in _SORTS.get(place.channel[:1], _SORTS["C"]))
 
 
 def _mended(answer: Answer, scopes: str) -> str:

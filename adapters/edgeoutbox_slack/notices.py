@@ -41,8 +41,11 @@ class SlackNotice(Notice[Post, A_contra], Generic[A_contra]):
         post = await self.prepare(app)
         return post.place if isinstance(post, Post) else None
 
-    def natural_lane(self) -> str | None:
-        """The lane for an action whose caller names none, made from the event alone; `None` leaves it alone."""
+    def natural_lane(self) -> str | Place | None:
+        """The lane for an action whose caller names none, made from the event alone.
+
+        A `Place` stands for the kind's lane of that place; `None` leaves the action alone.
+        """
         return None
 
 
@@ -57,6 +60,6 @@ class Message(SlackNotice[Any], PostFields):
         """The post."""
         return Post(**{name: getattr(self, name) for name in PostFields.model_fields})
 
-    def natural_lane(self) -> str:
+    def natural_lane(self) -> Place:
         """Its channel or thread."""
-        return self.place.lane
+        return self.place

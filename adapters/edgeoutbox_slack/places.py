@@ -21,7 +21,6 @@ class Place:
         """Whether a direct message must be opened first."""
         return _PERSON.fullmatch(self.channel) is not None
 
-    @property
-    def lane(self) -> str:
-        """The natural lane: what is said in one place is said in its order."""
-        return ":".join(filter(None, ("slack", self.channel, self.thread_ts)))
+    def lane(self, kind: str) -> str:
+        """The natural lane of a kind's posts there: what is said in one place is said in its order."""
+        return ":".join(filter(None, (kind, self.channel, self.thread_ts)))

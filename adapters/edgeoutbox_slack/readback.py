@@ -203,11 +203,13 @@ def _take_in(page: Mapping[str, Any], mark: _Bookmark) -> str | None:
         return "a post of our own has lost its mark"
     if page.get("has_more") is True and mark.cursor is None:
         return "there is more, and no way to it"
+    if page.get("is_limited") is True:
+        return "Slack hides a part of the history"
     return _narrowed(page, mark.wanted.window)
 
 
 def _narrowed(page: Mapping[str, Any], window: Window) -> str | None:
-    oldest, latest = _number(page.get("oldest")), _number(page.get("latest"))
+    oldest, latest = _number(str(page.get("oldest"))), _number(str(page.get("latest")))
     if (oldest is not None and oldest > window.oldest / 1000) or (latest is not None and latest < window.latest / 1000):
         return "Slack looked at less time than it was asked to"
     return None

@@ -17,7 +17,7 @@ A script makes it refuse, limit, hang, break or lie at any call. This one takes 
 address only. With `record` it appends one JSON line for each post to a file, without texts; `read_record` and
 `duplicates` count them. As a program of its own it keeps all posts in memory and tells its address in one JSON line::
 
-    python -m edgeoutbox_slack.testing --channels 50 --lost 0.2 --limited 0.05 --record posts.jsonl
+    python -m edgeoutbox_slack.testing --channels 50 --lost 0.2 --dropped 0.02 --record posts.jsonl
 """
 
 import argparse
@@ -199,6 +199,7 @@ async def _run(options: argparse.Namespace, tell: Callable[[str], object]) -> No
     server = SlackServer(
         On(POST, Drop(), chance=options.lost, keeps=True),
         On(POST, Limit("1"), chance=options.limited),
+        On(POST, Drop(), chance=options.dropped),
         port=options.port,
         record=options.record,
         dice=random.Random(options.seed),  # noqa: S311 - dice of a game
@@ -217,6 +218,7 @@ def main() -> None:
     parser.add_argument("--channels", type=int, default=1, help="how many there are: C0000, C0001 ...")
     parser.add_argument("--lost", type=float, default=0.0, help="the share of posts whose answer is lost")
     parser.add_argument("--limited", type=float, default=0.0, help="the share of posts that are answered with 429")
+    parser.add_argument("--dropped", type=float, default=0.0, help="the share that is neither kept nor answered")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--record", type=Path, help="append a JSON line for each post to this file")
 

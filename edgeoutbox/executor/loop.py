@@ -91,11 +91,17 @@ class Executor:
         await self.stop()
 
     async def start(self) -> None:
-        """Declare the kinds and begin to claim."""
+        """Declare the kinds and begin to claim. Raises `RuntimeError` the second time: an executor lives once."""
+        if self._body is not None:
+            raise RuntimeError("this executor has been started already; make a new one")
         await self._declare()
         await self._upkeep.arrive()
-        self._stop_listening = self.outbox.on_change(self._wake.set)
+        if self._stopping.is_set():  # in the meantime
+            await self._upkeep.leave()
+            return
+        stop_listening = self.outbox.on_change(self._wake.set)
         self._body = asyncio.create_task(self._live(), name="edgeoutbox-executor")
+        self._body.add_done_callback(lambda _: stop_listening())
         self._body.add_done_callback(_say_if_it_died)
 
     async def _declare(self) -> None:
@@ -103,12 +109,15 @@ class Executor:
             self._policies = dict(await self.outbox.declare(self.adapters.values(), carries_out=True))
 
     async def stop(self) -> None:
-        """Stop claiming, let attempts finish for the grace period, cancel and settle the rest."""
-        body, self._body = self._body, None
-        if body is None:
-            return
+        """Stop claiming, let attempts finish for the grace period, cancel and settle the rest.
+
+        Whoever calls it waits until all that is done.
+        """
         self._stopping.set()
         self._wake.set()
+        body = self._body
+        if body is None or body.cancelled():
+            return
         try:
             await asyncio.shield(body)
         except asyncio.CancelledError:
@@ -117,17 +126,17 @@ class Executor:
                 body.cancel()
                 await asyncio.wait([body])
             raise
-        finally:
-            self._stop_listening()
 
     async def run(self, *, until_idle: bool = False) -> None:
         """Run until `stop` is called or this task is cancelled; with `until_idle`, until nothing is due."""
         await self.start()
         body = self._body
         try:
+            if body is None:
+                return
             if until_idle:
                 await self.until_idle()
-            elif body is not None:
+            else:
                 await asyncio.shield(body)
         finally:
             await self.stop()
@@ -137,7 +146,7 @@ class Executor:
 
         Raises `RuntimeError` when the executor does not run.
         """
-        if self._body is None:
+        if self._body is None or self._body.done():
             raise RuntimeError("the executor does not run; use 'async with Executor(outbox) as executor:'")
         while True:
             await self._upkeep.once()
@@ -153,6 +162,8 @@ class Executor:
         It runs beside what `concurrency` allows: whoever calls this waits for it.
         Raises `NotClaimable` with the reason, and `NoSuchAction`.
         """
+        if self._stopping.is_set():
+            raise NotClaimable(f"this executor stops, and begins nothing more; action {action_id} stays as it is")
         await self._declare()
         action = await self.outbox.get(action_id)
         served = self.served(action.kind) if action is not None and action.kind in self.adapters else None
@@ -188,10 +199,16 @@ class Executor:
                 with contextlib.suppress(asyncio.CancelledError):  # what is claimed must be known, to be given back
                     await asyncio.wait(set(self._taking))
             await self._running.finish(self._grace)
-            for adapter in self.adapters.values():
-                await adapter.aclose()
+            await self._close_adapters()
             await self._upkeep.leave()
             self._idle.set()
+
+    async def _close_adapters(self) -> None:
+        for name, adapter in self.adapters.items():
+            try:
+                await adapter.aclose()
+            except Exception as error:  # noqa: BLE001 - the others are closed too
+                telemetry.event(logging.ERROR, "adapter.close.failed", action_kind=name, error=type(error).__name__)
 
     async def _claim_until_stopped(self) -> None:
         while not self._stopping.is_set():

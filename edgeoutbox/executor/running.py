@@ -106,10 +106,20 @@ class Running:
                 return recorded
 
     async def _let_go(self, attempt: RunningAttempt, settlement: Settlement) -> None:
-        try:
-            await self._storage.let_go(attempt.claim, settlement)
-        except StorageError as error:  # its lease is ours until it ends, and nobody else's afterwards
-            self._reports.trouble("action.settle.refused", attempt, result=settlement.result, what=str(error))
+        wait = SETTLE_AGAIN_FIRST
+        while True:
+            try:
+                await self._storage.let_go(attempt.claim, settlement)
+            except (DatabaseBusy, DatabaseUnavailable) as error:
+                self._reports.storage(error)
+                await asyncio.sleep(wait)
+                wait = min(SETTLE_AGAIN_LAST, wait * 2)
+            except StorageError as error:
+                self._reports.trouble("action.settle.refused", attempt, result=settlement.result, what=str(error))
+                return
+            else:
+                self._reports.storage(None)
+                return
 
     def _hook(self, attempt: RunningAttempt) -> Hook | None:
         return hook_of(self._adapters[attempt.action.kind])

@@ -164,7 +164,7 @@ class ExecutorRecord:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """Everything that decides what an action waits for, read at one moment."""
+    """Everything that decides what an action waits for; parts of it may have been read a moment apart."""
 
     now: int
     action: Action

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(os.name != "posix", reason="SIGKILL")
 
 
 async def test_executors_that_are_killed_post_nothing_twice(tmp_path: Path) -> None:
-    """Lost answers, limits and kills: no post twice, each channel in order, every DONE there and no UNCERTAIN."""
+    """Losses, limits, drops and kills: no post twice, each channel in order, every DONE there and no UNCERTAIN."""
     chaos = Chaos(
         tmp_path,
         tell=lambda _: None,
@@ -23,7 +23,8 @@ async def test_executors_that_are_killed_post_nothing_twice(tmp_path: Path) -> N
         posts=120,
         channels=10,
         limited=0.02,
-        max_attempts=6,
+        dropped=0.05,
+        max_attempts=5,
         longest=60.0,
     )
     found = await chaos.perform()
@@ -32,6 +33,7 @@ async def test_executors_that_are_killed_post_nothing_twice(tmp_path: Path) -> N
     assert found.posted >= found.done
     assert found.answers_lost > 0
     assert found.read_back > 0
+    assert found.uncertain > 0
     assert found.kills > 0
 
 

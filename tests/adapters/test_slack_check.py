@@ -139,6 +139,26 @@ async def test_what_could_not_be_looked_at_is_not_well(method: str, step: Any, m
     assert "smuggled" not in check.detail
 
 
+@pytest.mark.parametrize(
+    ("channel", "scopes"),
+    [("C0HERE", "channels:%s, groups:%s"), ("D0HERE", "im:%s"), ("G0HERE", "groups:%s, mpim:%s")],
+)
+async def test_a_missing_scope_is_that_of_the_conversation(channel: str, scopes: str) -> None:
+    """By what its id may stand for, both to look at it and to read its history."""
+    async with a_server(*(On(method, Refuse("missing_scope")) for method in (INFO, HISTORY))) as slack:
+        checks = await checked(slack, channels=[channel])
+    for name, right in ((f"channel {channel}", "read"), (f"read back {channel}", "history")):
+        assert f"add {scopes.replace('%s', right)} under" in checks[name].detail
+
+
+async def test_a_channel_that_cannot_be_looked_at_may_be_readable() -> None:
+    """The scope to look at it is needed for nothing else, so that its history is asked for all the same."""
+    async with a_server(scopes=set(SCOPES) - {"channels:read"}) as slack:
+        checks = await checked(slack)
+    assert not checks[f"channel {CHANNEL}"].ok
+    assert checks[f"read back {CHANNEL}"].ok
+
+
 async def test_without_channels_none_is_looked_at() -> None:
     """And that is said."""
     async with a_server() as slack:

@@ -17,6 +17,7 @@ from edgeoutbox.results import Defer, Done, Failed, Reread, Result, Retry
 from edgeoutbox.states import StopReason
 from edgeoutbox.testing.attempt import ScriptedAttempt
 from edgeoutbox_slack import SlackAdapter, SlackNotice
+from edgeoutbox_slack.codes import OPENING
 from edgeoutbox_slack.testing import Cut, Drop, Hang, Limit, On, Raw, Refuse, SlackServer, Step
 from tests.adapters.slack_building import (
     CHANNEL,
@@ -105,7 +106,7 @@ async def test_what_fails_before_the_fence_costs_no_certainty(method: str, step:
     assert (slack.calls(POST), attempt.writes) == (0, 0)
 
 
-@pytest.mark.parametrize("code", ["user_not_found", "user_not_visible", "user_disabled", "cannot_dm_bot"])
+@pytest.mark.parametrize("code", OPENING)
 async def test_a_person_who_cannot_be_written_to_is_failed(code: str) -> None:
     """Codes that only the opening of a conversation has."""
     async with a_server(On(OPEN, Refuse(code))) as slack:

@@ -215,9 +215,10 @@ async def test_a_notices_post_that_is_too_long_fails_before_the_fence(field: dic
 def test_the_natural_lane_is_the_channel_or_thread() -> None:
     """What is said in one place is said in its order; a notice of the application's may name its own or none."""
     adapter = SlackAdapter(None, notices=[Released, Pinned])
-    assert adapter.lane(a_message()) == f"slack:{CHANNEL}"
-    assert adapter.lane(a_message(thread_ts="1700000000.000100")) == f"slack:{CHANNEL}:1700000000.000100"
-    assert adapter.lane(a_message(channel=JANE)) == f"slack:{JANE}"
+    assert adapter.lane(a_message()) == f"slack_post:{CHANNEL}"
+    assert adapter.lane(a_message(thread_ts="1700000000.000100")) == f"slack_post:{CHANNEL}:1700000000.000100"
+    assert adapter.lane(a_message(channel=JANE)) == f"slack_post:{JANE}"
+    assert SlackAdapter(None, kind="alerts").lane(a_message()) == f"alerts:{CHANNEL}"
     assert adapter.lane(Released(release="a")) is None
     assert adapter.lane(Pinned(release="a")) == "release:a"
 

@@ -2,15 +2,15 @@
 
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 from edgeoutbox import ActionRequest, Executor, Outbox, State
 from edgeoutbox.testing import drain, until
-from edgeoutbox_slack import SlackAdapter
+from edgeoutbox_slack import Post, SlackAdapter, SlackNotice
 from edgeoutbox_slack.testing import Drop, Hang, Limit, On, Refuse, SlackServer, duplicates
-from tests.adapters.slack_building import CHANNEL, HISTORY, JANE, POST, an_adapter
+from tests.adapters.slack_building import CHANNEL, HISTORY, JANE, POST, REPLIES, an_adapter
 from tests.executor.world import DRIVERS, World, outcome, the
 
 OTHER = "C0OTHER"
@@ -40,10 +40,10 @@ async def a_slack(world: World, *script: On, **options: Any) -> SlackServer:
 
 
 async def post(outbox: Outbox, adapter: SlackAdapter, key: str, channel: str = CHANNEL, **fields: Any) -> int:
-    """Enqueue a literal message in its natural lane."""
-    payload = adapter.kind.variants.validate({"notice": "message", "channel": channel, "text": key})
+    """Enqueue a literal message, with these fields, in its natural lane."""
+    payload = adapter.kind.variants.validate({"notice": "message", "channel": channel, "text": key, **fields})
     lane = adapter.lane(payload)
-    request = ActionRequest(kind="slack_post", idempotency_key=key, lane_key=lane, payload=payload, **fields)
+    request = ActionRequest(kind="slack_post", idempotency_key=key, lane_key=lane, payload=payload)
     return (await outbox.enqueue(request)).id
 
 
@@ -151,6 +151,36 @@ async def test_a_channel_keeps_its_order(world: World) -> None:
     assert [posted.text for posted in slack.posts if posted.channel == CHANNEL] == [*"abcde"]
 
 
+class Alone(SlackNotice[Any]):
+    """A notice whose actions wait for no other."""
+
+    notice: Literal["alone"] = "alone"
+
+    async def prepare(self, app: Any) -> Post:  # noqa: ARG002 - the signature of a notice
+        """A short post."""
+        return Post(channel=CHANNEL, text="alone")
+
+
+async def test_an_enqueue_without_a_lane_keeps_the_order_of_its_channel(world: World) -> None:
+    """Its lane is the channel's, so it waits for a post whose answer was lost; a notice without a lane does not."""
+    slack = await a_slack(world, On(POST, Drop(), call=1, keeps=True))
+    outbox, executor = await world.running(an_adapter(slack, notices=[Alone], concurrency=8))
+    messages = [{"notice": "message", "channel": CHANNEL, "text": text} for text in "abc"]
+    first = await outbox.enqueue(ActionRequest(kind="slack_post", idempotency_key="a", payload=messages[0]))
+    await slack.reached(POST)
+    await executor.until_idle()
+    requests = [
+        ActionRequest(kind="slack_post", idempotency_key=key, payload=payload)
+        for key, payload in (("b", messages[1]), ("c", messages[2]), ("d", {"notice": "alone"}))
+    ]
+    ids = [first.id, *(added.id for added in await outbox.enqueue_many(requests))]
+    assert [(await the(outbox, id_)).lane_key for id_ in ids] == [f"slack_post:{CHANNEL}"] * 3 + [None]
+    await until(lambda: slack.calls(POST) == 2)
+    await drain(executor, world.clock)
+    assert {outcome(await the(outbox, id_))[0] for id_ in ids} == {"DONE"}
+    assert [posted.text for posted in slack.posts] == ["a", "alone", "b", "c"]
+
+
 @pytest.mark.parametrize("keeps", [True, False], ids=["deleted", "never there"])
 async def test_the_last_attempt_ends_uncertain(world: World, keeps: bool) -> None:
     """It is in no history, and that proves nothing: it ends UNCERTAIN, and the lane goes on."""
@@ -167,6 +197,21 @@ async def test_the_last_attempt_ends_uncertain(world: World, keeps: bool) -> Non
     assert await results(outbox, action) == ["Reread"] * 3
     assert outcome(await the(outbox, following)) == ("DONE", "CONFIRMED")
     assert slack.calls(POST) == 2
+
+
+@pytest.mark.parametrize("method", [HISTORY, REPLIES])
+async def test_the_last_attempt_ends_uncertain_where_nothing_can_be_read(world: World, method: str) -> None:
+    """The post is there and no scope lets us see it: it ends UNCERTAIN, is not made again, and the lane goes on."""
+    slack = await a_slack(world, On(POST, Drop(), call=1, keeps=True), On(method, Refuse("missing_scope")))
+    fields = {"thread_ts": slack.say(CHANNEL).ts} if method == REPLIES else {}
+    adapter = an_adapter(slack, max_attempts=3)
+    outbox, executor = await world.running(adapter)
+    actions = [await post(outbox, adapter, key, **fields) for key in "ab"]
+    await drain(executor, world.clock)
+    ended = [outcome(await the(outbox, action)) for action in actions]
+    assert ended == [("UNCERTAIN", "READBACK_EXHAUSTED"), ("DONE", "CONFIRMED")]
+    assert await results(outbox, actions[0]) == ["Reread"] * 3
+    assert (slack.calls(method), [posted.text for posted in slack.posts]) == (2, ["a", "b"])
 
 
 async def test_an_attempt_that_a_shutdown_cut_off_is_read_back(world: World) -> None:

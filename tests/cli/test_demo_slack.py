@@ -12,7 +12,7 @@ from edgeoutbox_slack.marker import key_hash
 from edgeoutbox_slack.testing import RecordedPost
 from tests.cli.terminal import Terminal
 
-LANE = "slack:C0000"
+LANE = "slack_post:C0000"
 
 
 def action(number: int, state: State = State.DONE, reason: StopReason | None = StopReason.CONFIRMED) -> SentPost:

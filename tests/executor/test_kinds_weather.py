@@ -170,6 +170,23 @@ async def test_pause_holds_and_resume_lets_go(world: World) -> None:
     assert outcome(await ended(outbox, waits.id)) == ("DONE", "CONFIRMED")
 
 
+async def test_a_pause_holds_every_process(world: World) -> None:
+    """What one process paused no other claims, also what it enqueues itself, until yet another resumes it."""
+    adapters = [ScriptedAdapter(), ScriptedAdapter()]
+    first, one = await world.running(adapters[0])
+    await first.pause("scripted", by="ops")
+    second, other = await world.running(adapters[1])
+    waiting = [(await outbox.enqueue(request(key))).id for outbox, key in ((first, "a"), (second, "b"))]
+    await world.passes(30.0)
+    for executor in (one, other):
+        await drain(executor, world.clock)
+    assert adapters[0].calls == adapters[1].calls == []
+    assert "paused by ops" in await second.why(waiting[0])
+    await second.resume("scripted")
+    assert [outcome(await ended(first, id_)) for id_ in waiting] == [("DONE", "CONFIRMED")] * 2
+    assert sorted(adapters[0].writes + adapters[1].writes) == ["a", "b"]
+
+
 async def test_a_paused_kind_still_expires(world: World) -> None:
     """A pause keeps nothing alive past its expiry."""
     outbox, _ = await world.running(ScriptedAdapter())

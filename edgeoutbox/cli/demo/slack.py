@@ -50,14 +50,15 @@ _BATCH = 500
 class SlackStage(Performance):
     """Posts, and a server that keeps a share of them and breaks the connection instead of answering.
 
-    `limited` is the share that it answers with 429. An executor posts to a channel every `post_interval` seconds, and
-    the whole gives up after `longest` seconds.
+    `limited` is the share that it answers with 429, `dropped` the one that it neither keeps nor answers. An executor
+    posts to a channel every `post_interval` seconds, and the whole gives up after `longest` seconds.
     """
 
     posts: int = POSTS
     channels: int = CHANNELS
     lost: float = LOST
     limited: float = 0.0
+    dropped: float = 0.0
     post_interval: float = 0.1
     max_attempts: int = 12
     longest: float = LONGEST
@@ -108,6 +109,7 @@ class SlackStage(Performance):
             "--channels": self.channels,
             "--lost": self.lost,
             "--limited": self.limited,
+            "--dropped": self.dropped,
             "--record": self.record,
         }
         given = [str(part) for option in options.items() for part in option]
@@ -140,7 +142,7 @@ def _post(number: int, channels: Sequence[str]) -> ActionRequest:
     return ActionRequest(
         kind=ADAPTER,
         idempotency_key=f"demo:{number}",
-        lane_key=f"slack:{channel}",
+        lane_key=f"{ADAPTER}:{channel}",
         payload={"notice": "message", "channel": channel, "text": f"Demo {number}"},
     )
 

@@ -88,6 +88,8 @@ class SqliteStorage:
 
     async def open(self) -> None:
         """Connect and migrate."""
+        if self._reader is not None:
+            raise StorageError("this outbox is open already; open it once, and share it")
         require_version(self.driver)
         if has_wal_reset_defect(self.driver.version()):
             telemetry.event(
@@ -152,9 +154,10 @@ class SqliteStorage:
         if self._watch is not None:
             self._watch.close()
             self._watch = None
-        if self._reader is not None:
-            await self._reader.close()
-            self._reader = None
+        async with self._reading:
+            if self._reader is not None:
+                await self._reader.close()
+                self._reader = None
         await self._committer.stop()
         if self._noted is not None:
             copies.closed(self._noted)
@@ -177,20 +180,11 @@ class SqliteStorage:
             except hooks.TransactionLost as error:
                 lost[error.action_id] = error
 
-    async def _read_at_one_moment(self, steps: Steps[T]) -> T:
-        """Run several reads on one snapshot, which is let go at once."""
-        try:
-            return await self._read(_on_one_snapshot(steps))
-        except BaseException:
-            if self._reader is not None:
-                await self._reader.let_go()
-            raise
-
     async def _read(self, steps: Steps[T]) -> T:
-        if self._reader is None:
-            raise StorageError("the outbox is closed; open it with 'async with Outbox(...)'")
         rows: list[tuple[Any, ...]] | None = None
         async with self._reading:
+            if self._reader is None:
+                raise StorageError("the outbox is closed; open it with 'async with Outbox(...)'")
             try:
                 while True:
                     sql, parameters = next(steps) if rows is None else steps.send(rows)
@@ -302,11 +296,11 @@ class SqliteStorage:
 
     async def situation(self, action_id: int) -> Situation | None:
         """What decides what the action waits for."""
-        return await self._read_at_one_moment(reading.situation(action_id))
+        return await self._read(reading.situation(action_id))
 
     async def backlog(self, served: Mapping[str, Condition]) -> Sequence[Backlog]:
         """What waits, by kind."""
-        return await self._read_at_one_moment(reading.backlog(served))
+        return await self._read(reading.backlog(served))
 
     async def kinds(self) -> Mapping[str, KindPolicy]:
         """Every declared kind."""
@@ -349,10 +343,3 @@ class SqliteStorage:
         """Refuse a caller's connection of another database, copy of SQLite or schema."""
         copies.require_connection(self.path, self.driver.copy, facts.copy, facts.file)
         schema.require_readable(facts.version, facts.readable_from)
-
-
-def _on_one_snapshot(steps: Steps[T]) -> Steps[T]:
-    yield "BEGIN", ()
-    value = yield from steps
-    yield "COMMIT", ()
-    return value

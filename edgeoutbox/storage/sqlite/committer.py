@@ -8,12 +8,14 @@ operation runs again, in a transaction of its own; so an operation may run twice
 
 import asyncio
 import contextlib
+import logging
 import queue
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar, cast
 
+from edgeoutbox import telemetry
 from edgeoutbox.errors import StorageError
 from edgeoutbox.storage.sqlite.drivers import storage_error
 from edgeoutbox.storage.sqlite.steps import Connection
@@ -214,7 +216,10 @@ class Committer:
             for operation in batch:
                 _alone(connection, operation)
         _answer(batch)
-        self._after_batch(connection)
+        try:
+            self._after_batch(connection)
+        except Exception as error:  # noqa: BLE001 - the writer lives on, whatever upkeep of the file fails
+            telemetry.event(logging.ERROR, "storage.upkeep.failed", error=type(error).__name__)
 
 
 def _together(connection: Connection, batch: Sequence[Operation[Any]]) -> bool:

@@ -47,9 +47,6 @@ class Reader(Protocol):
     async def fetch(self, sql: str, parameters: Sequence[Any]) -> list[Row]:
         """Run one query and return its rows."""
 
-    async def let_go(self) -> None:
-        """End a snapshot that a read left open."""
-
     async def close(self) -> None:
         """Close the connection and end its thread."""
 
@@ -134,11 +131,6 @@ class AiosqliteReader:
         """Run one query and return its rows."""
         return [tuple(row) for row in await self._connection.execute_fetchall(sql, parameters)]
 
-    async def let_go(self) -> None:
-        """End a snapshot that a read left open."""
-        if self._connection.in_transaction:
-            await self._connection.rollback()
-
     async def close(self) -> None:
         """Close the connection and end its thread."""
         self._closed.set()
@@ -186,14 +178,6 @@ class ApswReader:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._pool, self._connection.execute, sql, parameters)
 
-    async def let_go(self) -> None:
-        """End a snapshot that a read left open."""
-        await asyncio.get_running_loop().run_in_executor(self._pool, self._roll_back)
-
-    def _roll_back(self) -> None:
-        if self._connection.in_transaction:
-            self._connection.execute("ROLLBACK")
-
     async def close(self) -> None:
         """Close the connection and end its thread."""
         await asyncio.get_running_loop().run_in_executor(self._pool, self._connection.close)
@@ -230,7 +214,7 @@ def has_wal_reset_defect(version: tuple[int, ...]) -> bool:
 
 
 _BUSY = {5, 6}
-_UNAVAILABLE = {7, 8, 10, 11, 13, 14, 26}
+_UNAVAILABLE = {7, 8, 10, 11, 13, 14, 15, 26}
 _CONSTRAINT = 19
 _NO_DATABASE = 26
 _MISSING = re.compile(r"no such table: (main\.)?agent_action")
@@ -244,6 +228,8 @@ def storage_error(error: Exception) -> StorageError | None:
     elif isinstance(error, apsw.Error):
         code = getattr(error, "result", 0) & 0xFF
         name = type(error).__name__
+    elif isinstance(error, MemoryError):
+        code, name = 7, "SQLITE_NOMEM"
     else:
         return None
     if code in _BUSY:

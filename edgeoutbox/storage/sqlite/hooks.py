@@ -28,13 +28,16 @@ WHERE owed.kind = ? AND owed.due_at <= {NOW}
 ORDER BY owed.due_at LIMIT ?
 """
 
+STILL_OWED = "SELECT 1 FROM agent_action_ended WHERE action_id = ?"
+
 # The hook ran.
 PAID = "DELETE FROM agent_action_ended WHERE action_id = ? RETURNING forget"
 
 # The hook raised: again after 10 s, four times as long each time, at most an hour; also when the kind was last declared
 # by a program that has no hook.
 OWED_AGAIN = f"""
-INSERT INTO agent_action_ended (action_id, kind, due_at, tries) VALUES (?, ?, {NOW} + 10000, 1)
+INSERT INTO agent_action_ended (action_id, kind, due_at, tries)
+SELECT id, ?2, {NOW} + 10000, 1 FROM agent_action WHERE id = ?1
 ON CONFLICT (action_id) DO UPDATE
 SET due_at = {NOW} + MIN(3600000, 10000 << (2 * MIN(tries, 5))), tries = tries + 1
 """
@@ -46,7 +49,8 @@ WHERE id = ? AND ended_at IS NOT NULL
   AND NOT EXISTS (SELECT 1 FROM agent_action_ended WHERE action_id = agent_action.id)
 """
 
-_NOTHING = r"(?:\s|--[^\n]*(?:\n|\Z)|/\*.*?(?:\*/|\Z))*"
+# What SQLite passes over before a statement: also a byte-order mark.
+_NOTHING = r"(?:[\s\ufeff]|--[^\n]*(?:\n|\Z)|/\*.*?(?:\*/|\Z))*"
 
 _CONTROL = re.compile(
     _NOTHING + r"(BEGIN|COMMIT|END|ROLLBACK|SAVEPOINT|RELEASE|PRAGMA|ATTACH|DETACH|VACUUM)\b", re.IGNORECASE | re.DOTALL
@@ -69,8 +73,7 @@ class HookTransaction:
 
     async def execute(self, sql: str, parameters: Sequence[Any] = ()) -> list[Row]:
         """Run one statement and return its rows."""
-        if not self._connection.in_transaction:
-            raise HookError("this ended hook has rolled back the transaction that it runs in; nothing can follow")
+        self._require_transaction()
         if _CONTROL.match(sql):
             raise HookError("an ended hook runs inside a transaction of the outbox and must not control it")
         if _is_several(sql):  # apsw would run all of them, a COMMIT among them
@@ -79,7 +82,12 @@ class HookTransaction:
 
     async def enqueue(self, request: ActionRequest) -> Enqueued:
         """Enqueue a follow-up in the same transaction."""
+        self._require_transaction()
         return run(self._connection, enqueue(request))
+
+    def _require_transaction(self) -> None:
+        if not self._connection.in_transaction:
+            raise HookError("this ended hook has rolled back the transaction that it runs in; nothing can follow")
 
 
 def _is_several(sql: str) -> bool:
@@ -151,6 +159,7 @@ def run_owed(connection: Connection, hooks: Hooks, limit: int) -> int:
     ran = 0
     for kind, hook in hooks.items():
         for row in connection.execute(OWED, (kind, limit - ran)):
-            run_hook(connection, hook, action_of(row))
+            if connection.execute(STILL_OWED, (row[0],)):  # else the hook before it deleted this action
+                run_hook(connection, hook, action_of(row))
             ran += 1
     return ran

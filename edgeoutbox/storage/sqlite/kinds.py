@@ -25,11 +25,12 @@ INSERT INTO agent_action_kind (
 VALUES (?, ?, ?, ?, ?, ?, ?)
 """
 
-# Delivery and approval become stricter or stay; of the rest the last declaration holds.
+# Delivery and approval become stricter or stay; of the rest the last declaration holds. But only who carries the kind
+# out can say that nobody wants to hear of its ends.
 DECLARE = """
 UPDATE agent_action_kind
 SET delivery = ?, requires_approval = MAX(requires_approval, ?), instance_level = ?, retention_days = ?,
-    has_ended_hook = ?
+    has_ended_hook = CASE WHEN ? THEN ? ELSE MAX(has_ended_hook, ?) END
 WHERE kind = ?
 """
 
@@ -110,6 +111,8 @@ def declare(declarations: Sequence[KindDeclaration]) -> Steps[dict[str, KindPoli
                 int(kind.requires_approval),
                 int(kind.instance_level),
                 kind.retention_days,
+                int(kind.settings is not None),
+                int(kind.has_ended_hook),
                 int(kind.has_ended_hook),
                 kind.name,
             ),

@@ -55,7 +55,9 @@ SELECT MIN(moment) FROM (
     WHERE kind = ? AND state = 'EXECUTING' AND lease_expires_at > {now} AND lease_owner IS NOT ? AND {condition}
     ORDER BY lease_expires_at LIMIT 1)
   UNION ALL
-  SELECT * FROM (SELECT due_at FROM agent_action_ended WHERE kind = ? ORDER BY due_at LIMIT 1)
+  SELECT * FROM (SELECT due_at FROM agent_action_ended AS owed
+    WHERE kind = ? AND EXISTS (SELECT 1 FROM agent_action_kind WHERE kind = owed.kind AND has_ended_hook = 1)
+    ORDER BY due_at LIMIT 1)
 )
 """
 

@@ -142,7 +142,7 @@ RETURNING id
 
 def settle(connection: Connection, claim: Claim, settlement: Settlement, hook: Hook) -> bool:
     """Write a settlement that ends the action, and run its hook."""
-    [recorded] = settle_many(connection, [(claim, settlement)])
+    [recorded] = _settle_each(connection, [(claim, settlement)], forget=False)
     if recorded:
         [row] = connection.execute(ENDED, (claim.id,))
         run_hook(connection, hook, action_of(row))
@@ -152,20 +152,24 @@ def settle(connection: Connection, claim: Claim, settlement: Settlement, hook: H
 def settle_many(connection: Connection, settlements: Sequence[Settling]) -> list[bool]:
     """Write each settlement whose claim still holds its action, and fill the log for all; whether each was written."""
     if len({claim.id for claim, _ in settlements}) == len(settlements):
-        return _settle_each(connection, settlements)
+        return _settle_each(connection, settlements, forget=True)
     recorded = [False] * len(settlements)
     left = list(range(len(settlements)))
     while left:
         # Claims of one action take turns: of two rows for one action, an UPDATE would choose one.
         firsts = {settlements[place][0].id: place for place in reversed(left)}
         turn = sorted(firsts.values())
-        for place, done in zip(turn, _settle_each(connection, [settlements[place] for place in turn]), strict=True):
+        for place, done in zip(turn, _turn(connection, settlements, turn), strict=True):
             recorded[place] = done
         left = sorted(set(left) - set(turn))
     return recorded
 
 
-def _settle_each(connection: Connection, settlements: Sequence[Settling]) -> list[bool]:
+def _turn(connection: Connection, settlements: Sequence[Settling], places: Sequence[int]) -> list[bool]:
+    return _settle_each(connection, [settlements[place] for place in places], forget=True)
+
+
+def _settle_each(connection: Connection, settlements: Sequence[Settling], *, forget: bool) -> list[bool]:
     ends = [(claim, settlement) for claim, settlement in settlements if settlement.state.ended]
     rows = connection.execute(END, (json.dumps([_end(*each) for each in ends]),)) if ends else []
     written = {action_id for action_id, _ in rows}
@@ -176,10 +180,10 @@ def _settle_each(connection: Connection, settlements: Sequence[Settling]) -> lis
     log = [_log(*each, recorded=done) for each, done in zip(settlements, recorded, strict=True)]
     connection.execute(LOG, (json.dumps(log),))
     for action_id, forget_at_end in rows:
-        if forget_at_end:
+        if forget_at_end and forget:
             connection.execute(FORGET_ENDED, (action_id,))
-    for claim, settlement in settlements:
-        if settlement.cools != "no":
+    for (claim, settlement), done in zip(settlements, recorded, strict=True):
+        if done and settlement.cools != "no":
             wait = settlement.wait if settlement.cools == "wait" else None
             run(connection, cool_down(claim.action.kind, settlement.reason, wait))
     return recorded
