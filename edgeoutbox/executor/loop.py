@@ -223,7 +223,7 @@ class Executor:
 
     async def _claim(self) -> tuple[list[Claim], bool]:
         """Claim for the free slots and begin; true when more may be due."""
-        free = self._concurrency - len(self._running)
+        free = self._concurrency - self._running.executing
         served = [
             self.served(name, min(free, adapter.kind.concurrency - self._running.of_kind(name)))
             for name, adapter in self.adapters.items()
@@ -239,7 +239,7 @@ class Executor:
         self._reports.storage(None)
         taken = Counter(claim.action.kind for claim in claims)
         full = any(taken[kind.kind] == kind.limit for kind in served) or len(claims) == free
-        return claims, full and len(self._running) < self._concurrency
+        return claims, full and self._running.executing < self._concurrency
 
     async def _take(self, served: list[Served], limit: int) -> list[Claim]:
         async with self.claiming:
@@ -265,7 +265,7 @@ class Executor:
         """Wait for a finished attempt, a commit of anybody, or the next moment at which something is due."""
         if self._wake.is_set() or self._stopping.is_set():
             return
-        if len(self._running) < self._concurrency:
+        if self._running.executing < self._concurrency:
             if self._reports.storage_works:  # what cannot be read seems to change all the time
                 self._listen.set()
             await self._set_timer()

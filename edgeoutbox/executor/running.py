@@ -40,12 +40,18 @@ class Running:
         self._on_end = on_end
         self._attempts: dict[asyncio.Task[None], RunningAttempt] = {}
         self._of_kind: Counter[str] = Counter()
+        self._settling = 0
 
     def __len__(self) -> int:
         return len(self._attempts)
 
+    @property
+    def executing(self) -> int:
+        """How many adapters run. One that has ended makes way at once: its settlement commits with the next claim."""
+        return len(self._attempts) - self._settling
+
     def of_kind(self, kind: str) -> int:
-        """How many attempts of the kind run."""
+        """How many adapters of the kind run."""
         return self._of_kind[kind]
 
     def begin(self, claim: Claim, delivery: Delivery, claimed: float) -> asyncio.Task[None]:
@@ -60,7 +66,9 @@ class Running:
 
     def _make_way(self, task: asyncio.Task[None]) -> None:
         attempt = self._attempts.pop(task, None)
-        if attempt is not None:
+        if attempt is not None and attempt.settled:
+            self._settling -= 1
+        elif attempt is not None:
             self._of_kind[attempt.action.kind] -= 1
         self._on_end()
 
@@ -72,6 +80,9 @@ class Running:
     async def _settle(self, attempt: RunningAttempt, outcome: Outcome) -> None:
         """Record what became of an attempt, however long the database takes to accept it."""
         attempt.settled = True
+        self._settling += 1
+        self._of_kind[attempt.action.kind] -= 1
+        self._on_end()
         verdict = _verdict(outcome, attempt)
         if verdict.misuse is not None:
             self._reports.trouble("adapter.misuse", attempt, what=verdict.misuse)

@@ -26,6 +26,9 @@ T = TypeVar("T")
 BATCH = 128
 """How many operations one transaction takes at most."""
 
+TURNS = 3
+"""How many turns of the event loop are collected, so that a settlement and the claim it makes way for go together."""
+
 
 Many: TypeAlias = Callable[[Connection, Sequence[Any]], Sequence[Any]]
 """A state change that one call makes for many operations at once: an item in, an answer out, for each."""
@@ -152,7 +155,6 @@ class Committer:
         self._runner = runner
         self._connection: Connection | None = None
         self._collected: list[Operation[Any]] = []
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._started = False
 
     def start(self) -> None:
@@ -191,11 +193,15 @@ class Committer:
     async def _submit(self, operation: Operation[T]) -> T:
         loop = operation.waiter.get_loop()
         if not self._collected:
-            # Everything submitted in this turn of the loop goes over together.
-            self._loop = loop
-            loop.call_soon(self._hand_over)
+            loop.call_soon(self._hand_over_in, TURNS, loop)
         self._collected.append(operation)
         return await operation.waiter
+
+    def _hand_over_in(self, turns: int, loop: asyncio.AbstractEventLoop) -> None:
+        if turns > 1:
+            loop.call_soon(self._hand_over_in, turns - 1, loop)
+        else:
+            self._hand_over()
 
     def _hand_over(self) -> None:
         if self._collected:
