@@ -5,8 +5,7 @@ from datetime import UTC, datetime
 from edgeoutbox.kinds import Delivery
 from edgeoutbox.model import Action
 from edgeoutbox.states import State
-from edgeoutbox.storage.protocol import ExecutorRecord, Situation
-from edgeoutbox.variants import selects
+from edgeoutbox.storage.protocol import Situation
 
 
 def sentence(situation: Situation) -> str:
@@ -75,13 +74,7 @@ def _at_most_once(situation: Situation) -> bool:
 
 
 def _serving(situation: Situation) -> bool:
-    return any(_decodes(executor, situation) for executor in situation.executors)
-
-
-def _decodes(executor: ExecutorRecord, situation: Situation) -> bool:
-    action = situation.action
-    condition = executor.kinds.get(action.kind)
-    return condition is not None and selects(condition, action.payload or "{}", action.idempotency_key)
+    return any(executor.carries_out(situation.action) for executor in situation.executors)
 
 
 def _nobody(situation: Situation) -> str:

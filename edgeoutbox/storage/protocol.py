@@ -14,7 +14,7 @@ from edgeoutbox.adapter import EndedAction, Transaction
 from edgeoutbox.kinds import Delivery
 from edgeoutbox.model import Action, ActionRequest, AttemptRecord, Backlog, Enqueued
 from edgeoutbox.states import State, StopReason
-from edgeoutbox.variants import Condition
+from edgeoutbox.variants import Condition, selects
 
 Hook: TypeAlias = Callable[[EndedAction, Transaction], Awaitable[None]]
 """An adapter's `ended`; runs inside the transaction that ends the action."""
@@ -160,6 +160,11 @@ class ExecutorRecord:
     kinds: Mapping[str, Condition]
     started_at: int
     seen_at: int
+
+    def carries_out(self, action: Action) -> bool:
+        """Whether the executor knows the action's kind and variant."""
+        condition = self.kinds.get(action.kind)
+        return condition is not None and selects(condition, action.payload or "{}", action.idempotency_key)
 
 
 @dataclass(frozen=True, slots=True)

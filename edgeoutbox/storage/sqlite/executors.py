@@ -7,7 +7,7 @@ from pydantic import TypeAdapter
 from edgeoutbox.model import Action
 from edgeoutbox.storage.protocol import ExecutorRecord
 from edgeoutbox.storage.sqlite.steps import NOW, Steps
-from edgeoutbox.variants import Condition, selects
+from edgeoutbox.variants import Condition
 
 SEEN_WITHIN = 60_000
 """How long ago, in milliseconds, an executor that is there was seen at most; it says so every 10 seconds."""
@@ -53,10 +53,4 @@ def there() -> Steps[list[ExecutorRecord]]:
 def serving(action: Action) -> Steps[list[ExecutorRecord]]:
     """The executors that carry this action out."""
     executors = yield from there()
-    return [executor for executor in executors if carries_out(executor, action)]
-
-
-def carries_out(executor: ExecutorRecord, action: Action) -> bool:
-    """Whether the executor knows the action's kind and variant."""
-    condition = executor.kinds.get(action.kind)
-    return condition is not None and selects(condition, action.payload or "{}", action.idempotency_key)
+    return [executor for executor in executors if executor.carries_out(action)]
