@@ -11,7 +11,7 @@ from pathlib import Path
 
 from benchmarks.workload import outbox
 from edgeoutbox.storage.protocol import Served
-from edgeoutbox.storage.sqlite.steps import NOW
+from edgeoutbox.storage.sqlite.spelling import NOW
 from edgeoutbox.variants import ALWAYS
 
 CLAIM = 64

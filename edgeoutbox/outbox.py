@@ -8,15 +8,14 @@ from typing import Any, Literal, Self, overload
 
 from edgeoutbox import telemetry
 from edgeoutbox.adapter import Adapter, has_ended_hook
-from edgeoutbox.connections import require_file, run_async, run_sync
+from edgeoutbox.connections import require_usable, run_async, run_sync
 from edgeoutbox.errors import ConfigurationError, InvalidRequest, NoSuchAction, UnknownVariant
 from edgeoutbox.kinds import Delivery
 from edgeoutbox.model import Action, ActionRequest, AttemptRecord, Backlog, Enqueued, Page
 from edgeoutbox.states import State
 from edgeoutbox.storage import open_storage
 from edgeoutbox.storage.protocol import Decision, KindDeclaration, KindPolicy, Query, Storage, Supersede
-from edgeoutbox.storage.sqlite import deciding, enqueueing, reading
-from edgeoutbox.storage.sqlite.kinds import changes, looser_than
+from edgeoutbox.storage.statements import deciding, enqueueing, reading
 from edgeoutbox.waiting import sentence
 
 Adapters = Iterable[Adapter[Any]]
@@ -63,10 +62,11 @@ class Outbox:
         known = await self.storage.kinds()
         policies = await self.storage.declare_kinds(declarations)
         for declaration in declarations:
-            changed = changes(known.get(declaration.name), policies[declaration.name])
+            policy = policies[declaration.name]
+            changed = policy.changed_since(known.get(declaration.name))
             if changed:
                 telemetry.event(logging.INFO, "kind.changed", action_kind=declaration.name, **changed)
-            held = looser_than(policies[declaration.name], declaration)
+            held = policy.stricter_than(declaration)
             if held:
                 telemetry.event(
                     logging.WARNING,
@@ -352,7 +352,7 @@ def enqueue_sync(request: ActionRequest, connection: object) -> Enqueued:
     `connection` is of `sqlite3` or `apsw`, or a SQLAlchemy `Session` or `Connection`. Never commits. The payload is
     stored as it is (`validated=False`). Raises `InvalidRequest`, `KeyOfAnotherKind` and `StorageError`.
     """
-    answer = run_sync(connection, enqueueing.enqueue(request), require_file)
+    answer = run_sync(connection, enqueueing.enqueue(request), require_usable)
     return _answered(answer, validated=False)
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Any
 
 from edgeoutbox import telemetry
@@ -29,11 +30,19 @@ MOST_SLEEP = 1.0
 class RunningAttempt:
     """What an adapter is given, and what the executor knows about it. Implements `edgeoutbox.adapter.Attempt`.
 
-    Every deadline is on the boot clock, which also runs while the machine is suspended.
+    Every deadline is on the boot clock, which also runs while the machine is suspended. `alarm` is told the next one;
+    when it has passed, `enforce` is to be called.
     """
 
     def __init__(
-        self, claim: Claim, adapter: Adapter[Any], delivery: Delivery, storage: Storage, clock: Clock, claimed: float
+        self,
+        claim: Claim,
+        adapter: Adapter[Any],
+        delivery: Delivery,
+        storage: Storage,
+        clock: Clock,
+        claimed: float,
+        alarm: Callable[[float], None],
     ) -> None:
         self.claim = claim
         self.settled = False
@@ -42,6 +51,7 @@ class RunningAttempt:
         self._delivery = delivery
         self._storage = storage
         self._clock = clock
+        self._alarm = alarm
         self._kind = adapter.kind
         self._payload: Any = None
         self._refusal: Refusal | None = None
@@ -124,9 +134,13 @@ class RunningAttempt:
             raise FenceRefused(f"action {self.claim.id} of kind {self._kind.name}: {Refusal.NOT_HELD.value}")
 
     def enforce(self) -> None:
-        """Fit the time limit of the running adapter to the deadline; a suspended machine makes it earlier."""
-        if self._limit is not None and not self._limit.expired():
-            self._limit.reschedule(asyncio.get_running_loop().time() + self.deadline - self._clock.boot())
+        """End the running adapter when its deadline has passed, else ask for an alarm at that moment."""
+        if self._limit is None or self._limit.expired():
+            return
+        if self._clock.boot() >= self.deadline:
+            self._limit.reschedule(asyncio.get_running_loop().time())
+        else:
+            self._alarm(self.deadline)
 
     def overrun(self) -> float:
         """Seconds since the deadline; an adapter that does not heed its cancellation overruns it."""

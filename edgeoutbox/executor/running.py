@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -41,6 +42,8 @@ class Running:
         self._attempts: dict[asyncio.Task[None], RunningAttempt] = {}
         self._of_kind: Counter[str] = Counter()
         self._settling = 0
+        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_at = math.inf
 
     def __len__(self) -> int:
         return len(self._attempts)
@@ -57,7 +60,9 @@ class Running:
     def begin(self, claim: Claim, delivery: Delivery, claimed: float) -> asyncio.Task[None]:
         """Run the adapter under the claim; `claimed` is a moment before it, on the boot clock."""
         kind = claim.action.kind
-        attempt = RunningAttempt(claim, self._adapters[kind], delivery, self._storage, self._clock, claimed)
+        attempt = RunningAttempt(
+            claim, self._adapters[kind], delivery, self._storage, self._clock, claimed, self._wake_at
+        )
         task = asyncio.create_task(self._run(attempt))
         self._attempts[task] = attempt
         self._of_kind[kind] += 1
@@ -135,10 +140,26 @@ class Running:
     def _hook(self, attempt: RunningAttempt) -> Hook | None:
         return hook_of(self._adapters[attempt.action.kind])
 
-    async def watch_over(self) -> None:
-        """Fit the time limits to the boot clock, and settle attempts whose adapters ignore their cancellation."""
-        for task, attempt in list(self._attempts.items()):
+    def _wake_at(self, deadline: float) -> None:
+        """One timer, for the earliest deadline of all: nearly none is ever reached."""
+        if deadline < self._alarm_at:
+            if self._alarm is not None:
+                self._alarm.cancel()
+            self._alarm_at = deadline
+            self._alarm = asyncio.get_running_loop().call_later(deadline - self._clock.boot(), self._enforce)
+
+    def _enforce(self) -> None:
+        """End what is past its deadline. Anew each second: a suspended machine makes the deadlines earlier."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm, self._alarm_at = None, math.inf
+        for attempt in self._attempts.values():
             attempt.enforce()
+
+    async def watch_over(self) -> None:
+        """Fit the alarm to the boot clock, and settle attempts whose adapters ignore their cancellation."""
+        self._enforce()
+        for task, attempt in list(self._attempts.items()):
             if attempt.overrun() > OVERRUN and not attempt.settled:
                 what = "it did not end when it was cancelled; the attempt is settled without it"
                 self._reports.trouble("adapter.overran", attempt, what=what)
@@ -147,6 +168,13 @@ class Running:
 
     async def finish(self, grace: float) -> None:
         """Let attempts end for `grace` seconds, then cancel them; each still records what that means."""
+        try:
+            await self._finish(grace)
+        finally:
+            if self._alarm is not None:
+                self._alarm.cancel()
+
+    async def _finish(self, grace: float) -> None:
         if not self._attempts:
             return
         with contextlib.suppress(asyncio.CancelledError):  # whoever stops us was cancelled: the grace is over

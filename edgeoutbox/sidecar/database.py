@@ -16,7 +16,8 @@ from edgeoutbox.errors import ConfigurationError, DatabaseUnavailable, NoSchema
 from edgeoutbox.storage import open_storage
 from edgeoutbox.storage.sqlite.drivers import DriverConnection, storage_error
 from edgeoutbox.storage.sqlite.schema import require_readable
-from edgeoutbox.storage.sqlite.steps import Row, Steps, run
+from edgeoutbox.storage.sqlite.spelling import run
+from edgeoutbox.storage.statements.steps import Row, Steps
 
 T = TypeVar("T")
 

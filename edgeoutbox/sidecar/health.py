@@ -8,8 +8,8 @@ from edgeoutbox.sidecar.database import Look, driver_of, path_of, require_databa
 from edgeoutbox.storage.protocol import ExecutorRecord
 from edgeoutbox.storage.sqlite.conditions import sql_of
 from edgeoutbox.storage.sqlite.drivers import has_wal_reset_defect
-from edgeoutbox.storage.sqlite.executors import there
-from edgeoutbox.storage.sqlite.steps import NOW
+from edgeoutbox.storage.sqlite.spelling import NOW
+from edgeoutbox.storage.statements.executors import there
 
 _LOCK_WAIT = 1000
 """Milliseconds to wait for the write lock: a program that is well keeps it for a fraction of that."""

@@ -51,6 +51,22 @@ class KindPolicy:
     cooling_reason: str | None
     paused_by: str | None
 
+    def stricter_than(self, declared: KindDeclaration) -> Mapping[str, str]:
+        """What was declared looser than what holds: field -> what holds."""
+        found = {}
+        if declared.delivery.strictness < self.delivery.strictness:
+            found["delivery"] = self.delivery.value
+        if self.requires_approval and not declared.requires_approval:
+            found["requires_approval"] = "true"
+        return found
+
+    def changed_since(self, before: "KindPolicy | None") -> Mapping[str, str]:
+        """What the last declaration changed of what it may change freely: field -> what holds now."""
+        if before is None:
+            return {}
+        free = ("retention_days", "instance_level", "has_ended_hook")
+        return {name: str(getattr(self, name)) for name in free if getattr(before, name) != getattr(self, name)}
+
 
 @dataclass(frozen=True, slots=True)
 class Served:
@@ -179,13 +195,30 @@ class Situation:
 
 
 @dataclass(frozen=True, slots=True)
-class ConnectionFacts:
-    """What a caller's connection said of itself: its library's copy of SQLite, its file and its schema."""
+class SqliteFacts:
+    """What a connection to SQLite said of itself: its library's copy of SQLite, its file and the file's schema."""
 
     copy: Literal["stdlib", "apsw"]
     file: str
     version: int
     readable_from: int
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresFacts:
+    """What a connection to Postgres said of itself: its database, the Postgres schema of our tables, its version.
+
+    `database` is the cluster's system identifier and the database's oid, as text.
+    """
+
+    database: str
+    schema: str
+    version: int
+    readable_from: int
+
+
+ConnectionFacts: TypeAlias = SqliteFacts | PostgresFacts
+"""What a caller's connection said of itself."""
 
 
 class Storage(Protocol):
@@ -324,8 +357,8 @@ class Storage(Protocol):
     async def now(self) -> int:
         """The database's clock."""
 
-    def require_connection(self, facts: "ConnectionFacts") -> None:
-        """Refuse a connection of the caller's: of another database, or through another copy of SQLite.
+    def require_connection(self, facts: ConnectionFacts) -> None:
+        """Refuse a connection of the caller's: of another database or kind of database, or another copy of SQLite.
 
         Raises `WrongDatabase`, `MixedSqliteCopies`, `NoSchema` or `SchemaTooNew`.
         """

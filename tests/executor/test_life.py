@@ -21,7 +21,7 @@ from edgeoutbox import (
     StorageError,
     Transaction,
 )
-from edgeoutbox.storage.sqlite.backend import SqliteStorage
+from edgeoutbox.storage.sqlite.checkpoints import Checkpoints
 from edgeoutbox.testing import HookedAdapter, ScriptedAdapter, Step, drain
 from tests.executor.world import World, ended, outcome, request, the
 
@@ -196,7 +196,8 @@ async def test_the_writer_survives_what_its_upkeep_raises(world: World, monkeypa
     def broken(*_: Any) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(SqliteStorage, "_checkpoint", broken)
+    monkeypatch.setattr(Checkpoints, "due", lambda _: True)
+    monkeypatch.setattr(Checkpoints, "run", broken)
     outbox = await world.outbox(ScriptedAdapter())
     async with asyncio.timeout(5):
         await outbox.enqueue(request("a"))

@@ -5,7 +5,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from edgeoutbox.storage.sqlite.drivers import Copy, Driver, OnConnect, Reader
-from edgeoutbox.storage.sqlite.steps import Connection, Row
+from edgeoutbox.storage.sqlite.spelling import Connection
+from edgeoutbox.storage.statements.steps import Row
 
 
 class Tapped:

@@ -11,9 +11,9 @@ import pytest
 
 from edgeoutbox.errors import DatabaseBusy, DatabaseUnavailable, StorageError
 from edgeoutbox.storage.sqlite.backend import SqliteStorage
-from edgeoutbox.storage.sqlite.committer import Committer, InlineRunner, Runner, ThreadRunner
+from edgeoutbox.storage.sqlite.committer import TURNS, Committer, InlineRunner, Runner, ThreadRunner
 from edgeoutbox.storage.sqlite.drivers import Driver
-from edgeoutbox.storage.sqlite.steps import Connection
+from edgeoutbox.storage.sqlite.spelling import Connection
 from edgeoutbox.testing import MovableClock
 from edgeoutbox.testing.conformance.story import DONE, WINDOW, a_request, claim_all, enqueue
 from tests.storage.tapped import Tapped
@@ -51,16 +51,39 @@ def roll_back(connection: Connection) -> None:
     raise sqlite3.OperationalError("disk I/O error")
 
 
+class Between:
+    """What the writer does between batches, as a test says."""
+
+    def __init__(self) -> None:
+        self.wanted = False
+        self.looked: Callable[[], None] = lambda: None
+        self.may_end = threading.Event()
+
+    def due(self) -> bool:
+        """Whether the test wants upkeep now."""
+        self.looked()
+        return self.wanted
+
+    def run(self, _connection: Connection) -> None:
+        """Take long."""
+        self.wanted = False
+        self.may_end.wait(10)
+
+
 class Bench:
     """A committer on a table of words, whose statements are heard."""
 
-    def __init__(self, path: Path, driver: Driver, runner: Runner) -> None:
+    def __init__(self, path: Path, driver: Driver, runner: Runner, busy_timeout: int = 50) -> None:
         self.heard: list[str] = []
         self.fails: dict[str, list[Exception]] = {}
         self.between = driver.open(str(path), 0, None)
         self.between.execute("CREATE TABLE words (word TEXT UNIQUE)")
+        self.upkeep = Between()
         self.committer = Committer(
-            lambda: Tapped(driver.open(str(path), 50, None), self.heard, self.fails), lambda _: None, runner
+            lambda: Tapped(driver.open(str(path), 50, None), self.heard, self.fails),
+            self.upkeep,
+            runner,
+            busy_timeout=busy_timeout,
         )
 
     def words(self) -> list[str]:
@@ -71,6 +94,35 @@ class Bench:
         """Submit operations in one turn of the loop and gather answers and errors."""
         waiting = [self.committer.submit(operation, single=single) for operation in operations]
         return await asyncio.gather(*waiting, return_exceptions=True)
+
+
+class Held:
+    """An operation that runs until it may end."""
+
+    def __init__(self) -> None:
+        self.began, self.may_end = threading.Event(), threading.Event()
+
+    def __call__(self, _connection: Connection) -> None:
+        """Begin, and wait."""
+        self.began.set()
+        self.may_end.wait(10)
+
+
+async def handed_over() -> None:
+    """What tasks have submitted is with the writer."""
+    for _ in range(TURNS + 1):
+        await asyncio.sleep(0)
+
+
+@pytest.fixture
+async def threaded(database: Path, driver: Driver) -> AsyncIterator[Bench]:
+    """A started committer with a thread, which waits long for the write lock."""
+    made = Bench(database, driver, ThreadRunner(), busy_timeout=10_000)
+    made.committer.start()
+    made.heard.clear()
+    yield made
+    await made.committer.stop()
+    made.between.close()
 
 
 @pytest.fixture(params=[ThreadRunner, InlineRunner], ids=["thread", "inline"])
@@ -145,6 +197,62 @@ async def test_a_database_that_is_locked_answers_everybody(bench: Bench) -> None
     assert bench.words() == ["c"]
 
 
+async def test_nobody_waits_for_the_batch_behind(threaded: Bench) -> None:
+    """A committed operation is answered while the next one still runs."""
+    first, second = Held(), Held()
+    answered = asyncio.ensure_future(threaded.committer.submit(first))
+    await asyncio.to_thread(first.began.wait, 10)
+    behind = asyncio.ensure_future(threaded.committer.submit(second))
+    await handed_over()
+    first.may_end.set()
+    await asyncio.wait_for(answered, 5)
+    assert not behind.done()
+    second.may_end.set()
+    await behind
+    assert threaded.heard.count("COMMIT") == 2
+
+
+async def test_nobody_waits_for_upkeep(threaded: Bench) -> None:
+    """What is committed is answered before the writer looks after its file."""
+    threaded.upkeep.wanted = True
+    assert await asyncio.wait_for(threaded.committer.submit(write("a")), 5) == "a"
+    threaded.upkeep.may_end.set()
+
+
+async def test_nobody_waits_for_the_lock_that_the_next_batch_needs(
+    database: Path, driver: Driver, threaded: Bench
+) -> None:
+    """When somebody else takes the write lock, what was committed before that is answered at once."""
+    take, taken, release = threading.Event(), threading.Event(), threading.Event()
+
+    def other() -> None:
+        connection = driver.open(str(database), 0, None)
+        take.wait(10)
+        connection.execute("BEGIN IMMEDIATE")
+        taken.set()
+        release.wait(10)
+        connection.execute("COMMIT")
+        connection.close()
+
+    def looked() -> None:
+        take.set()
+        taken.wait(10)
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    first = Held()
+    answered = asyncio.ensure_future(threaded.committer.submit(first))
+    await asyncio.to_thread(first.began.wait, 10)
+    behind = asyncio.ensure_future(threaded.committer.submit(write("behind")))
+    await handed_over()
+    threaded.upkeep.looked = looked
+    first.may_end.set()
+    await asyncio.wait_for(answered, 5)
+    release.set()
+    assert await behind == "behind"
+    thread.join()
+
+
 async def test_stopping_commits_what_was_submitted(bench: Bench) -> None:
     """Nothing that was handed over is dropped; afterwards there is an error."""
     waiting = [asyncio.ensure_future(bench.committer.submit(write(f"w{n}"))) for n in range(3)]
@@ -155,53 +263,37 @@ async def test_stopping_commits_what_was_submitted(bench: Bench) -> None:
         await bench.committer.submit(write("late"))
 
 
-async def test_cancelling_a_waiter_does_not_cancel_its_operation(database: Path, driver: Driver) -> None:
+async def test_cancelling_a_waiter_does_not_cancel_its_operation(threaded: Bench) -> None:
     """What was submitted happens, and the others of its batch are answered."""
-    bench = Bench(database, driver, ThreadRunner())
-    bench.committer.start()
-    hold, held = threading.Event(), threading.Event()
+    slow = Held()
 
-    def slow(connection: Connection) -> None:
-        held.set()
-        hold.wait(10)
+    def slow_write(connection: Connection) -> None:
+        slow(connection)
         connection.execute(INSERT, ("slow",))
 
-    cancelled = asyncio.ensure_future(bench.committer.submit(slow))
-    other = asyncio.ensure_future(bench.committer.submit(write("other")))
-    await asyncio.to_thread(held.wait, 10)
+    cancelled = asyncio.ensure_future(threaded.committer.submit(slow_write))
+    other = asyncio.ensure_future(threaded.committer.submit(write("other")))
+    await asyncio.to_thread(slow.began.wait, 10)
     cancelled.cancel()
     with pytest.raises(asyncio.CancelledError):
         await cancelled
-    hold.set()
+    slow.may_end.set()
     assert await other == "other"
-    assert bench.words() == ["slow", "other"]
-    await bench.committer.stop()
-    bench.between.close()
+    assert threaded.words() == ["slow", "other"]
 
 
-async def test_what_arrives_during_a_commit_shares_the_next(database: Path, driver: Driver) -> None:
+async def test_what_arrives_during_a_commit_shares_the_next(threaded: Bench) -> None:
     """While one batch is written, everything that comes in is collected for one more."""
-    bench = Bench(database, driver, ThreadRunner())
-    bench.committer.start()
-    bench.heard.clear()
-    hold, held = threading.Event(), threading.Event()
-
-    def slow(_connection: Connection) -> None:
-        held.set()
-        hold.wait(10)
-
-    first = asyncio.ensure_future(bench.committer.submit(slow))
-    await asyncio.to_thread(held.wait, 10)
+    slow = Held()
+    first = asyncio.ensure_future(threaded.committer.submit(slow))
+    await asyncio.to_thread(slow.began.wait, 10)
     later = []
     for n in range(20):
-        later.append(asyncio.ensure_future(bench.committer.submit(write(f"w{n}"), single=True)))
-        for _ in range(3):  # the task begins, its operation is collected and handed over
-            await asyncio.sleep(0)
-    hold.set()
+        later.append(asyncio.ensure_future(threaded.committer.submit(write(f"w{n}"), single=True)))
+        await handed_over()
+    slow.may_end.set()
     await asyncio.gather(first, *later)
-    assert bench.heard.count("COMMIT") == 2
-    await bench.committer.stop()
-    bench.between.close()
+    assert threaded.heard.count("COMMIT") == 2
 
 
 async def test_claims_fences_and_settles_in_flight_share_their_commits(

@@ -15,7 +15,7 @@ from typing_extensions import TypedDict
 
 from edgeoutbox.errors import InvalidPayload, InvalidRequest, UnknownVariant
 from edgeoutbox.storage.sqlite.conditions import sql_of
-from edgeoutbox.storage.sqlite.executors import _KINDS
+from edgeoutbox.storage.statements.executors import _KINDS
 from edgeoutbox.variants import (
     ALWAYS,
     AllOf,

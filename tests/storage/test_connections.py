@@ -1,6 +1,8 @@
 """The caller's own connection, of every library that is known: P1, and that nothing is committed for the caller."""
 
+import asyncio
 import sqlite3
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -29,8 +31,9 @@ from edgeoutbox import (
     prepare,
     prepare_async,
 )
-from edgeoutbox.errors import DatabaseBusy, MixedSqliteCopies
+from edgeoutbox.errors import DatabaseBusy, MixedSqliteCopies, WrongDatabase
 from edgeoutbox.states import State
+from edgeoutbox.storage.protocol import PostgresFacts
 from edgeoutbox.storage.sqlite.backend import SqliteStorage
 from edgeoutbox.storage.sqlite.drivers import ApswDriver, StdlibDriver
 from edgeoutbox.testing import ScriptedAdapter
@@ -407,6 +410,29 @@ def test_another_database_of_sqlalchemy_is_refused() -> None:
         with pytest.raises(UnsupportedConnection, match="dialect mysql"):
             enqueue_sync(a_request(), connection)
     engine.dispose()
+
+
+async def test_p1_a_connection_to_another_kind_of_database_is_refused(database: Path) -> None:
+    """What a connection to Postgres says of itself never fits an outbox on a file."""
+    facts = PostgresFacts("7301443721:16384", "public", 1, 1)
+    async with Outbox(SqliteStorage(database, StdlibDriver())) as outbox:
+        with pytest.raises(WrongDatabase, match="Postgres"):
+            outbox.storage.require_connection(facts)
+
+
+async def test_recognising_a_connection_imports_no_library() -> None:
+    """Who uses sqlite3 alone never pays for SQLAlchemy, nor needs a driver of Postgres."""
+    script = (
+        "import sqlite3, sys; from edgeoutbox import enqueue_sync, ActionRequest, UnsupportedConnection\n"
+        "request = ActionRequest(kind='email', idempotency_key='k', payload={})\n"
+        "for connection in (sqlite3.connect(':memory:'), object()):\n"
+        "    try: enqueue_sync(request, connection)\n"
+        "    except Exception as error: print(type(error).__name__)\n"
+        "print([name for name in ('sqlalchemy', 'psycopg', 'asyncpg') if name in sys.modules])\n"
+    )
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", script, stdout=asyncio.subprocess.PIPE)
+    said, _ = await process.communicate()
+    assert said.decode().splitlines() == ["NoSchema", "UnsupportedConnection", "[]"]
 
 
 async def test_an_invalid_request_touches_no_connection(database: Path) -> None:

@@ -16,7 +16,7 @@ import pytest
 from edgeoutbox.storage.protocol import Fence
 from edgeoutbox.storage.sqlite.backend import SqliteStorage
 from edgeoutbox.storage.sqlite.drivers import ApswDriver, Driver, DriverConnection, OnConnect, _prepared
-from edgeoutbox.storage.sqlite.steps import Connection
+from edgeoutbox.storage.sqlite.spelling import Connection
 from edgeoutbox.testing import MovableClock
 from edgeoutbox.testing.conformance.story import WINDOW, claim, declare, enqueue
 from tests.storage.tapped import Tapped, TappedDriver

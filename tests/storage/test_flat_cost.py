@@ -7,10 +7,13 @@ from typing import Any
 import pytest
 
 from edgeoutbox.storage.protocol import Decision, Served
-from edgeoutbox.storage.sqlite import claiming, deciding, hooks, reading, settling
+from edgeoutbox.storage.sqlite import claiming, due, hooks, settling
+from edgeoutbox.storage.sqlite.conditions import sql_of
 from edgeoutbox.storage.sqlite.drivers import Driver
 from edgeoutbox.storage.sqlite.schema import migrate
-from edgeoutbox.storage.sqlite.steps import Connection, Row, Steps, run
+from edgeoutbox.storage.sqlite.spelling import Connection, run
+from edgeoutbox.storage.statements import deciding, reading
+from edgeoutbox.storage.statements.steps import Row, Steps
 from edgeoutbox.testing.conformance.story import HOUR, KNOWN, served
 
 DUE = 64
@@ -166,7 +169,7 @@ def test_p15_the_rest_of_an_actions_life_costs_the_same(
             f"('email', 'new', '{{}}', '{held.action.lane_key}') ON CONFLICT (idempotency_key) DO NOTHING"
         )
         statements = {"settle": _once(done), "enqueue": _once(insert), "fence": _once(fence)}
-        steps = statements.get(what) or reading.next_due([kind()], "one")
+        steps = statements.get(what) or due.next_due([kind()], "one")
         costs.append(counted.cost(steps)[1])
         run(counted, _once("UPDATE agent_action SET lease_expires_at = 0 WHERE state = 'EXECUTING'"))
     small, large = costs
@@ -204,10 +207,10 @@ STATEMENTS: list[tuple[str, Callable[[], Steps[Any]], set[str]]] = [
         {"ix_agent_action_head", "ix_agent_action_lease"},
     ),
     ("claim without reclaim", lambda: claiming.claim([kind()], DUE, "one", reclaim=False), {"ix_agent_action_head"}),
-    ("next due", lambda: reading.next_due([kind()], "one"), {"ix_agent_action_head", "ix_agent_action_lease"}),
+    ("next due", lambda: due.next_due([kind()], "one"), {"ix_agent_action_head", "ix_agent_action_lease"}),
     ("sweep", lambda: settling.sweep(["email"], 500), {"ix_agent_action_retention", "ix_agent_action_forget"}),
     ("lane", lambda: reading.lane("long"), {"ix_agent_action_open"}),
-    ("backlog", lambda: reading.backlog({"email": KNOWN}), {"ix_agent_action_open", "ix_agent_action_trouble"}),
+    ("backlog", lambda: reading.backlog({"email": KNOWN}, sql_of), {"ix_agent_action_open", "ix_agent_action_trouble"}),
     ("withdraw a run", lambda: deciding.withdraw_run("r", Decision("withdraw")), {"ix_agent_action_run"}),
     ("erase", lambda: deciding.erase("ann"), {"ix_agent_action_subject"}),
 ]
@@ -296,6 +299,6 @@ def test_p15_a_kind_at_rest_costs_the_same_whatever_waits(counted: Counted, weat
         deferred(counted, count)
         claims, claim_cost = counted.cost(claiming.claim([kind()], DUE, "one", reclaim=True))
         assert claims == []
-        costs.append([claim_cost, counted.cost(reading.next_due([kind()], "one"))[1]])
+        costs.append([claim_cost, counted.cost(due.next_due([kind()], "one"))[1]])
     for small, large in zip(*costs, strict=True):
         assert large <= small * 1.25 + 5, costs

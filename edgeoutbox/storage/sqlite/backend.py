@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from edgeoutbox import telemetry
-from edgeoutbox.errors import DatabaseUnavailable, StorageError
+from edgeoutbox.errors import DatabaseUnavailable, StorageError, WrongDatabase
 from edgeoutbox.kinds import Delivery
 from edgeoutbox.model import Action, ActionRequest, AttemptRecord, Backlog, Enqueued
 from edgeoutbox.storage.protocol import (
@@ -25,21 +25,13 @@ from edgeoutbox.storage.protocol import (
     Served,
     Settlement,
     Situation,
+    SqliteFacts,
     Supersede,
 )
-from edgeoutbox.storage.sqlite import (
-    claiming,
-    copies,
-    deciding,
-    enqueueing,
-    executors,
-    hooks,
-    kinds,
-    reading,
-    schema,
-    settling,
-)
+from edgeoutbox.storage.sqlite import claiming, copies, due, hooks, schema, settling
+from edgeoutbox.storage.sqlite.checkpoints import Checkpoints
 from edgeoutbox.storage.sqlite.committer import Committer, Runner, ThreadRunner
+from edgeoutbox.storage.sqlite.conditions import sql_of
 from edgeoutbox.storage.sqlite.drivers import (
     Driver,
     OnConnect,
@@ -48,15 +40,13 @@ from edgeoutbox.storage.sqlite.drivers import (
     require_version,
     storage_error,
 )
-from edgeoutbox.storage.sqlite.steps import Connection, Steps, run
+from edgeoutbox.storage.sqlite.spelling import Connection, run, spell
 from edgeoutbox.storage.sqlite.watch import Watch
+from edgeoutbox.storage.statements import deciding, enqueueing, executors, kinds, reading
+from edgeoutbox.storage.statements.steps import Steps
 from edgeoutbox.variants import Condition
 
 T = TypeVar("T")
-
-CHECKPOINT_AT = 8 * 1024 * 1024
-"""The size in bytes of the write-ahead log past which the writer folds it into the database."""
-
 
 class SqliteStorage:
     """Actions in one SQLite file. `busy_timeout` is milliseconds; the other options are for tests."""
@@ -74,12 +64,13 @@ class SqliteStorage:
         self.driver = driver
         self._busy_timeout = busy_timeout
         self._on_connect = on_connect
-        self._committer = Committer(self._open_writer, self._checkpoint, runner())
+        self._committer = Committer(
+            self._open_writer, Checkpoints(self.path), runner(), busy_timeout=busy_timeout
+        )
         self._reader: Reader | None = None
         self._reading = asyncio.Lock()
         self._watch: Watch | None = None
         self._noted: copies.Opened | None = None
-        self._checkpoint_at = CHECKPOINT_AT
 
     @property
     def url(self) -> str:
@@ -130,25 +121,6 @@ class SqliteStorage:
             raise
         return connection
 
-    def _checkpoint(self, connection: Connection) -> None:
-        try:
-            size = os.stat(f"{self.path}-wal").st_size  # noqa: PTH116 - once a batch; Path.stat takes twice as long
-        except OSError:
-            return
-        if size < self._checkpoint_at:
-            return
-        # TRUNCATE, in the only thread that writes, never PASSIVE beside it; and never waiting for a long reader.
-        try:
-            connection.execute("PRAGMA busy_timeout = 0")
-            [(busy, *_)] = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        except Exception as error:
-            if storage_error(error) is None:
-                raise
-            busy = 1
-        finally:
-            connection.execute(f"PRAGMA busy_timeout = {self._busy_timeout}")
-        self._checkpoint_at = size + CHECKPOINT_AT if busy else CHECKPOINT_AT
-
     async def close(self) -> None:
         """Finish what was submitted and release everything."""
         if self._watch is not None:
@@ -188,7 +160,7 @@ class SqliteStorage:
             try:
                 while True:
                     sql, parameters = next(steps) if rows is None else steps.send(rows)
-                    rows = await self._reader.fetch(sql, parameters)
+                    rows = await self._reader.fetch(spell(sql), parameters)
             except StopIteration as stop:
                 result: T = stop.value
                 return result
@@ -300,7 +272,7 @@ class SqliteStorage:
 
     async def backlog(self, served: Mapping[str, Condition]) -> Sequence[Backlog]:
         """What waits, by kind."""
-        return await self._read(reading.backlog(served))
+        return await self._read(reading.backlog(served, sql_of))
 
     async def kinds(self) -> Mapping[str, KindPolicy]:
         """Every declared kind."""
@@ -308,7 +280,7 @@ class SqliteStorage:
 
     async def next_due(self, served: Sequence[Served], owner: str) -> int | None:
         """Milliseconds until something can be done."""
-        return await self._read(reading.next_due(served, owner))
+        return await self._read(due.next_due(served, owner))
 
     async def owed_hooks(self, hooks_: Hooks, limit: int = 20) -> int:
         """Run hooks that are owed and due."""
@@ -341,5 +313,10 @@ class SqliteStorage:
 
     def require_connection(self, facts: ConnectionFacts) -> None:
         """Refuse a caller's connection of another database, copy of SQLite or schema."""
+        if not isinstance(facts, SqliteFacts):
+            raise WrongDatabase(
+                f"the connection is to a Postgres database and the outbox keeps its actions in {self.path.name}; "
+                "the action would not commit with your change"
+            )
         copies.require_connection(self.path, self.driver.copy, facts.copy, facts.file)
         schema.require_readable(facts.version, facts.readable_from)

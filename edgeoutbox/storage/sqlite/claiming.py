@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import TypeAlias
 
@@ -9,8 +10,9 @@ from edgeoutbox.errors import InvalidRequest
 from edgeoutbox.keys import canonical_json, digest, parse_json
 from edgeoutbox.storage.protocol import Claim, Fence, Refusal, Served
 from edgeoutbox.storage.sqlite.conditions import sql_of
-from edgeoutbox.storage.sqlite.rows import COLUMNS, action_of
-from edgeoutbox.storage.sqlite.steps import NOW, Connection, Row, Steps, fields
+from edgeoutbox.storage.sqlite.spelling import COLUMNS, NOW, Connection, Shared, fields
+from edgeoutbox.storage.statements.rows import NAMES, action_of
+from edgeoutbox.storage.statements.steps import Row, Steps
 from edgeoutbox.variants import Condition
 
 Attempting: TypeAlias = tuple[int, int, str, int]
@@ -52,14 +54,23 @@ SELECT id, lease_expires_at AS due_at FROM (
 # Both, oldest first, within the kind's own bound.
 HEADS_AND_LOST = f"SELECT * FROM ({HEADS} UNION ALL {LOST} ORDER BY due_at, id LIMIT ?)"
 
-# ADMITTED, EXECUTING -> EXECUTING. The parameters: the owner, a lease per kind, the candidates, how many.
+# What to claim, as one JSON array: each row that a statement returns costs a wait for the interpreter's lock.
+CANDIDATES = "SELECT json_group_array(id) FROM (SELECT id FROM ({candidates}) ORDER BY due_at, id LIMIT ?)"
+
+# ADMITTED, EXECUTING -> EXECUTING. The parameters: the owner, a lease per kind, the candidates.
 CLAIM = """
 UPDATE agent_action
 SET state = 'EXECUTING', epoch = epoch + 1, attempt = attempt + 1, lease_owner = ?,
     lease_expires_at = {now} + CASE kind {leases} END
-WHERE id IN (SELECT id FROM ({candidates}) ORDER BY due_at, id LIMIT ?)
-RETURNING {columns}
+WHERE id IN (SELECT value FROM json_each(?))
 """
+
+# What was claimed: as one JSON array, or, when a text in it is not UTF-8, row by row.
+CLAIMED = f"""
+SELECT CAST(json_group_array(json_array({", ".join(NAMES)})) AS BLOB) FROM agent_action
+WHERE id IN (SELECT value FROM json_each(?))
+"""
+CLAIMED_EACH = f"SELECT {COLUMNS} FROM agent_action WHERE id IN (SELECT value FROM json_each(?))"
 
 # ADMITTED -> EXECUTING for one head, whatever its due_at.
 CLAIM_ONE = """
@@ -73,19 +84,20 @@ RETURNING {columns}
 # The digest of a row that another program inserted by SQL.
 FILL_DIGEST = "UPDATE agent_action SET payload_digest = ? WHERE id = ? AND payload_digest IS NULL RETURNING id"
 
-# The fence. The first unproven write keeps its time, so that a later attempt knows that it must read back first.
-BEGIN_WRITE = f"""
-UPDATE agent_action SET write_started_at = COALESCE(write_started_at, {NOW})
-FROM {fields("id", "epoch", "owner", "write_window")} AS held
-WHERE agent_action.id = held.id AND agent_action.epoch = held.epoch AND lease_owner = held.owner
-  AND state = 'EXECUTING' AND lease_expires_at - {NOW} >= write_window AND (expires_at IS NULL OR expires_at > {NOW})
-RETURNING id, epoch, lease_owner, {NOW}, lease_expires_at - {NOW}
+# Which of many attempts hold their actions now.
+HELD = f"""
+SELECT json_group_array(json_array(place, {NOW}, lease_expires_at - {NOW}, COALESCE(expires_at <= {NOW}, 0)))
+FROM {fields("id", "epoch", "owner")} AS held
+JOIN agent_action ON agent_action.id = held.id AND agent_action.epoch = held.epoch AND lease_owner = held.owner
+WHERE state = 'EXECUTING'
 """
 
-# Why a fence was refused.
-WHY_REFUSED = f"""
-SELECT expires_at <= {NOW} FROM agent_action
-WHERE id = ? AND epoch = ? AND lease_owner = ? AND state = 'EXECUTING'
+# The fence. The first unproven write keeps its time, so that a later attempt knows that it must read back first.
+BEGIN_WRITE = f"""
+UPDATE agent_action SET write_started_at = COALESCE(write_started_at, held.now)
+FROM {fields("id", "epoch", "owner", "now")} AS held
+WHERE agent_action.id = held.id AND agent_action.epoch = held.epoch AND lease_owner = held.owner
+  AND state = 'EXECUTING'
 """
 
 
@@ -94,22 +106,33 @@ def claim(served: Sequence[Served], limit: int, owner: str, *, reclaim: bool) ->
     wanted = [kind for kind in served if kind.limit > 0]
     if not wanted or limit <= 0:
         return []
-    sql = _claim_sql(tuple((kind.kind, kind.condition) for kind in wanted), reclaim)
-    parameters: list[str | int] = [owner]
+    candidates, update = _claim_sql(tuple((kind.kind, kind.condition) for kind in wanted), reclaim)
+    bounds: list[str | int] = []
     for kind in wanted:
-        parameters += [kind.kind, kind.lease]
-    for kind in wanted:
-        parameters += [kind.kind, kind.kind, kind.limit]
+        bounds += [kind.kind, kind.kind, kind.limit]
         if reclaim:
-            parameters += [kind.kind, kind.kind, owner, kind.max_attempts, kind.kind, kind.limit, kind.limit]
-    rows = yield sql, [*parameters, limit]
-    rows.sort(key=lambda row: (row[14], row[0]))
+            bounds += [kind.kind, kind.kind, owner, kind.max_attempts, kind.kind, kind.limit, kind.limit]
+    [(chosen,)] = yield candidates, [*bounds, limit]
+    if chosen == "[]":
+        return []
     leases = {kind.kind: kind.lease for kind in wanted}
+    yield update, [owner, *(value for lease in leases.items() for value in lease), chosen]
+    rows = yield from _rows(chosen)
+    rows.sort(key=lambda row: (row[14], row[0]))
     claims = []
     for row in rows:
         claim = yield from _claimed(row, owner, leases[row[1]])
         claims.append(claim)
     return claims
+
+
+def _rows(chosen: str) -> Steps[list[Row]]:
+    [(claimed,)] = yield CLAIMED, (chosen,)
+    try:
+        rows: list[Row] = json.loads(claimed.decode())
+    except UnicodeDecodeError:
+        rows = yield CLAIMED_EACH, (chosen,)
+    return rows
 
 
 def claim_one(served: Served, action_id: int, owner: str) -> Steps[Claim | None]:
@@ -119,23 +142,23 @@ def claim_one(served: Served, action_id: int, owner: str) -> Steps[Claim | None]
     return (yield from _claimed(rows[0], owner, served.lease)) if rows else None
 
 
-def begin_writes(connection: Connection, attempts: Sequence[Attempting]) -> list[Fence | Refusal]:
+def begin_writes(connection: Connection, attempts: Sequence[Attempting]) -> Shared[Fence | Refusal]:
     """Set the fences of many attempts, or say why not."""
-    rows = connection.execute(BEGIN_WRITE, (json.dumps([*set(attempts)]),))
-    fences = {row[:3]: Fence(*row[3:]) for row in rows}
-    answers: list[Fence | Refusal] = []
-    for attempt in attempts:
-        fence = fences.get(attempt[:3])
-        enough = fence is not None and fence.lease_left >= attempt[3]  # another window of it may have been shorter
-        answers.append(fence if fence is not None and enough else _refusal(connection, *attempt[:3]))
+    answers: list[Fence | Refusal] = [Refusal.NOT_HELD] * len(attempts)
+    fenced = []
+    [(held,)] = connection.execute(HELD, (json.dumps(attempts),))
+    for place, now, lease_left, expired in json.loads(held):
+        if expired:
+            answers[place] = Refusal.EXPIRED
+        elif lease_left < attempts[place][3]:
+            answers[place] = Refusal.LEASE_SHORT
+        else:
+            answers[place] = Fence(now, lease_left)
+            fenced.append((*attempts[place][:3], now))
+    yield
+    if fenced:
+        connection.execute(BEGIN_WRITE, (json.dumps(fenced),))
     return answers
-
-
-def _refusal(connection: Connection, action_id: int, epoch: int, owner: str) -> Refusal:
-    rows = connection.execute(WHY_REFUSED, (action_id, epoch, owner))
-    if not rows:
-        return Refusal.NOT_HELD
-    return Refusal.EXPIRED if rows[0][0] else Refusal.LEASE_SHORT
 
 
 def _claimed(row: Row, owner: str, lease: int) -> Steps[Claim]:
@@ -147,19 +170,20 @@ def _claimed(row: Row, owner: str, lease: int) -> Steps[Claim]:
             pass  # the attempt will end it INVALID_PAYLOAD; such a payload has no canonical form to digest
         else:
             yield FILL_DIGEST, (filled, action.id)
-            action = action_of((*row[:7], filled, *row[8:]))
+            action = replace(action, payload_digest=filled)
     return Claim(action, owner, (action.lease_expires_at or 0) - lease)
 
 
 @lru_cache(maxsize=64)
-def _claim_sql(kinds: tuple[tuple[str, Condition], ...], reclaim: bool) -> str:
+def _claim_sql(kinds: tuple[tuple[str, Condition], ...], reclaim: bool) -> tuple[str, str]:
     candidates = " UNION ALL ".join(
         (HEADS_AND_LOST if reclaim else HEADS).format(
             now=NOW, if_open=IF_OPEN, at_most_once=AT_MOST_ONCE, condition=sql_of(condition)
         )
         for _, condition in kinds
     )
-    return CLAIM.format(now=NOW, leases="WHEN ? THEN ? " * len(kinds), candidates=candidates, columns=COLUMNS)
+    update = CLAIM.format(now=NOW, leases="WHEN ? THEN ? " * len(kinds))
+    return CANDIDATES.format(candidates=candidates), update
 
 
 @lru_cache(maxsize=64)

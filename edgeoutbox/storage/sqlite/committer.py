@@ -13,12 +13,13 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar, cast
 
 from edgeoutbox import telemetry
-from edgeoutbox.errors import StorageError
+from edgeoutbox.errors import DatabaseBusy, StorageError
 from edgeoutbox.storage.sqlite.drivers import storage_error
-from edgeoutbox.storage.sqlite.steps import Connection
+from edgeoutbox.storage.sqlite.spelling import Connection, Shared, finish
 
 Item = TypeVar("Item")
 T = TypeVar("T")
@@ -30,7 +31,7 @@ TURNS = 3
 """How many turns of the event loop are collected, so that a settlement and the claim it makes way for go together."""
 
 
-Many: TypeAlias = Callable[[Connection, Sequence[Any]], Sequence[Any]]
+Many: TypeAlias = Callable[[Connection, Sequence[Any]], Shared[Any]]
 """A state change that one call makes for many operations at once: an item in, an answer out, for each."""
 
 
@@ -51,6 +52,7 @@ class Operation(Generic[T]):
 
 
 Work: TypeAlias = Callable[[Sequence[Operation[Any]]], None]
+"""Runs a batch, and answers it no later than during the next one; an empty batch only answers."""
 
 
 class Runner(Protocol):
@@ -108,7 +110,10 @@ class ThreadRunner:
             for part in range(0, len(batch), BATCH):
                 work(batch[part : part + BATCH])
             if last:
-                return
+                break
+            if self._queue.empty():
+                work(())
+        work(())
 
     def put(self, operations: Sequence[Operation[Any]]) -> None:
         """Hand over operations."""
@@ -137,6 +142,7 @@ class InlineRunner:
         """Run the batch now."""
         if self._work is not None:
             self._work(operations)
+            self._work(())
 
     async def stop(self) -> None:
         """Close the writer."""
@@ -144,17 +150,32 @@ class InlineRunner:
             self._close()
 
 
+class Upkeep(Protocol):
+    """What the writer does for its file between batches."""
+
+    def due(self) -> bool:
+        """Whether there is something to do."""
+
+    def run(self, connection: Connection) -> None:
+        """Do it, outside of a transaction."""
+
+
 class Committer:
-    """The only writer of a process: it collects operations and commits them together."""
+    """The only writer of a process: it collects operations and commits them together.
+
+    It waits at most `busy_timeout` milliseconds for the write lock, once for each batch.
+    """
 
     def __init__(
-        self, open_connection: Callable[[], Connection], after_batch: Callable[[Connection], None], runner: Runner
+        self, open_connection: Callable[[], Connection], upkeep: Upkeep, runner: Runner, *, busy_timeout: int
     ) -> None:
         self._open_connection = open_connection
-        self._after_batch = after_batch
+        self._upkeep = upkeep
         self._runner = runner
+        self._busy_timeout = busy_timeout
         self._connection: Connection | None = None
         self._collected: list[Operation[Any]] = []
+        self._unanswered: Sequence[Operation[Any]] = ()
         self._started = False
 
     def start(self) -> None:
@@ -176,14 +197,9 @@ class Committer:
         """
         return await self._submit(Operation(run, self._waiter(), single))
 
-    async def submit_to(self, many: Callable[[Connection, Sequence[Item]], Sequence[T]], item: Item) -> T:
+    async def submit_to(self, many: Callable[[Connection, Sequence[Item]], Shared[T]], item: Item) -> T:
         """Like `submit`, for a state change that is made for everybody who wants it at once."""
-
-        def alone(connection: Connection) -> T:
-            [answer] = many(connection, [item])
-            return answer
-
-        return await self._submit(Operation(alone, self._waiter(), many=many, item=item))
+        return await self._submit(Operation(partial(_one, many, item), self._waiter(), many=many, item=item))
 
     def _waiter(self) -> "asyncio.Future[Any]":
         if not self._started:
@@ -210,6 +226,7 @@ class Committer:
 
     def _open(self) -> Work:
         self._connection = self._open_connection()
+        self._connection.execute("PRAGMA busy_timeout = 0")
         return self._work
 
     def _close(self) -> None:
@@ -218,37 +235,80 @@ class Committer:
 
     def _work(self, batch: Sequence[Operation[Any]]) -> None:
         connection = cast("Connection", self._connection)
-        if not _together(connection, batch):
+        if batch and not self._together(connection, batch):
+            self._answer()
             for operation in batch:
-                _alone(connection, operation)
-        _answer(batch)
+                self._alone(connection, operation)
+        self._answer()
+        self._unanswered = batch
+        if self._upkeep.due():
+            self._answer()
+            try:
+                self._upkeep.run(connection)
+            except Exception as error:  # noqa: BLE001 - the writer lives on, whatever upkeep of the file fails
+                telemetry.event(logging.ERROR, "storage.upkeep.failed", error=type(error).__name__)
+
+    def _together(self, connection: Connection, batch: Sequence[Operation[Any]]) -> bool:
+        """Run a batch in one transaction; false when each operation has to run alone."""
         try:
-            self._after_batch(connection)
-        except Exception as error:  # noqa: BLE001 - the writer lives on, whatever upkeep of the file fails
-            telemetry.event(logging.ERROR, "storage.upkeep.failed", error=type(error).__name__)
-
-
-def _together(connection: Connection, batch: Sequence[Operation[Any]]) -> bool:
-    """Run a batch in one transaction; false when each operation has to run alone."""
-    try:
-        connection.execute("BEGIN IMMEDIATE")
-    except Exception as error:  # noqa: BLE001 - every operation gets the error
-        for operation in batch:
-            operation.error = error
+            self._begin(connection)
+        except Exception as error:  # noqa: BLE001 - every operation gets the error
+            for operation in batch:
+                operation.error = error
+            return True
+        try:
+            for many, operations in _shared(batch).items():
+                change = many(connection, [operation.item for operation in operations])
+                next(change)
+                # Now, since SQLite writes without the interpreter's lock: the event loop runs beside this batch.
+                self._answer()
+                for operation, answer in zip(operations, finish(change), strict=True):
+                    operation.value, operation.error = answer, None
+            self._answer()
+            for operation in batch:
+                if operation.many is None:
+                    _one_of_many(connection, operation)
+            connection.execute("COMMIT")
+        except Exception:  # noqa: BLE001 - each runs again alone and gets its own error
+            _roll_back(connection)
+            return False
         return True
-    try:
-        for many, operations in _shared(batch).items():
-            answers = many(connection, [operation.item for operation in operations])
-            for operation, answer in zip(operations, answers, strict=True):
-                operation.value, operation.error = answer, None
-        for operation in batch:
-            if operation.many is None:
-                _one_of_many(connection, operation)
-        connection.execute("COMMIT")
-    except Exception:  # noqa: BLE001 - each runs again alone and gets its own error
-        _roll_back(connection)
-        return False
-    return True
+
+    def _alone(self, connection: Connection, operation: Operation[Any]) -> None:
+        operation.error = None
+        try:
+            self._begin(connection)
+            operation.value = operation.run(connection)
+            connection.execute("COMMIT")
+        except Exception as error:  # noqa: BLE001 - the operation's caller gets it
+            operation.error = error
+            _roll_back(connection)
+
+    def _begin(self, connection: Connection) -> None:
+        """Begin a transaction. Who waits for another process answers first what is committed already."""
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+        except Exception as error:
+            if not isinstance(storage_error(error), DatabaseBusy):
+                raise
+            self._answer()
+            connection.execute(f"PRAGMA busy_timeout = {self._busy_timeout}")
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+            finally:
+                connection.execute("PRAGMA busy_timeout = 0")
+
+    def _answer(self) -> None:
+        """One call into the event loop for the whole batch."""
+        batch, self._unanswered = self._unanswered, ()
+        if batch:
+            with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
+                batch[0].waiter.get_loop().call_soon_threadsafe(_resolve, batch)
+
+
+def _one(many: Many, item: Any, connection: Connection) -> Any:
+    [answer] = finish(many(connection, [item]))
+    return answer
 
 
 def _one_of_many(connection: Connection, operation: Operation[Any]) -> None:
@@ -271,29 +331,11 @@ def _shared(batch: Sequence[Operation[Any]]) -> dict[Many, list[Operation[Any]]]
     return shared
 
 
-def _alone(connection: Connection, operation: Operation[Any]) -> None:
-    operation.error = None
-    try:
-        connection.execute("BEGIN IMMEDIATE")
-        operation.value = operation.run(connection)
-        connection.execute("COMMIT")
-    except Exception as error:  # noqa: BLE001 - the operation's caller gets it
-        operation.error = error
-        _roll_back(connection)
-
-
 def _roll_back(connection: Connection) -> None:
     if connection.in_transaction:
         # Without this the transaction would stay open; an error here leaves SQLite to roll back by itself.
         with contextlib.suppress(Exception):
             connection.execute("ROLLBACK")
-
-
-def _answer(batch: Sequence[Operation[Any]]) -> None:
-    """One call into the event loop for the whole batch."""
-    loop = batch[0].waiter.get_loop()
-    with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
-        loop.call_soon_threadsafe(_resolve, batch)
 
 
 def _resolve(batch: Sequence[Operation[Any]]) -> None:

@@ -20,7 +20,8 @@ from edgeoutbox.errors import (
     UnsupportedSqlite,
 )
 from edgeoutbox.storage.sqlite import schema
-from edgeoutbox.storage.sqlite.steps import Connection, Row
+from edgeoutbox.storage.sqlite.spelling import Connection
+from edgeoutbox.storage.statements.steps import Row
 
 Copy: TypeAlias = Literal["stdlib", "apsw"]
 

@@ -12,42 +12,19 @@ from edgeoutbox.errors import DatabaseUnavailable, HookError
 from edgeoutbox.model import Action, ActionRequest, Enqueued
 from edgeoutbox.storage.protocol import Hook, Hooks
 from edgeoutbox.storage.sqlite.drivers import storage_error
-from edgeoutbox.storage.sqlite.enqueueing import enqueue
-from edgeoutbox.storage.sqlite.rows import action_of, columns
-from edgeoutbox.storage.sqlite.steps import NOW, Connection, Row, run
+from edgeoutbox.storage.sqlite.spelling import Connection, run, spell
+from edgeoutbox.storage.statements import owed
+from edgeoutbox.storage.statements.enqueueing import enqueue
+from edgeoutbox.storage.statements.owed import FORGET_ENDED, PAID, STILL_OWED
+from edgeoutbox.storage.statements.rows import action_of
+from edgeoutbox.storage.statements.steps import Row
 
 SAVEPOINT = "SAVEPOINT edgeoutbox_hook"
 UNDO = "ROLLBACK TO edgeoutbox_hook"
 RELEASE = "RELEASE edgeoutbox_hook"
 
-# Owed hooks that are due; served by ix_agent_action_ended_due.
-OWED = f"""
-SELECT {columns("action")}
-FROM agent_action_ended AS owed JOIN agent_action AS action ON action.id = owed.action_id
-WHERE owed.kind = ? AND owed.due_at <= {NOW}
-ORDER BY owed.due_at LIMIT ?
-"""
-
-STILL_OWED = "SELECT 1 FROM agent_action_ended WHERE action_id = ?"
-
-# The hook ran.
-PAID = "DELETE FROM agent_action_ended WHERE action_id = ? RETURNING forget"
-
-# The hook raised: again after 10 s, four times as long each time, at most an hour; also when the kind was last declared
-# by a program that has no hook.
-OWED_AGAIN = f"""
-INSERT INTO agent_action_ended (action_id, kind, due_at, tries)
-SELECT id, ?2, {NOW} + 10000, 1 FROM agent_action WHERE id = ?1
-ON CONFLICT (action_id) DO UPDATE
-SET due_at = {NOW} + MIN(3600000, 10000 << (2 * MIN(tries, 5))), tries = tries + 1
-"""
-
-# An action that was to be forgotten at its end, when no hook is owed any more.
-FORGET_ENDED = """
-DELETE FROM agent_action
-WHERE id = ? AND ended_at IS NOT NULL
-  AND NOT EXISTS (SELECT 1 FROM agent_action_ended WHERE action_id = agent_action.id)
-"""
+OWED = spell(owed.OWED)
+OWED_AGAIN = spell(owed.OWED_AGAIN)
 
 # What SQLite passes over before a statement: also a byte-order mark.
 _NOTHING = r"(?:[\s\ufeff]|--[^\n]*(?:\n|\Z)|/\*.*?(?:\*/|\Z))*"
@@ -109,7 +86,7 @@ def run_hook(connection: Connection, hook: Hook, action: Action) -> None:
             raise TransactionLost(action.id) from None
         connection.execute(UNDO)
         connection.execute(RELEASE)
-        connection.execute(OWED_AGAIN, (action.id, action.kind))
+        connection.execute(OWED_AGAIN, (action.kind, action.id))
         # Only the type: a message or traceback could show values of the application's rows.
         telemetry.event(
             logging.ERROR,

@@ -6,7 +6,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from edgeoutbox.errors import NoSchema, SchemaTooNew
-from edgeoutbox.storage.sqlite.steps import Connection
+from edgeoutbox.storage.sqlite.spelling import Connection
 
 VERSION = 1
 """The schema that this build writes. A build at or above a database's `readable_from` may open it."""

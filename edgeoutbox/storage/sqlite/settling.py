@@ -10,10 +10,12 @@ from edgeoutbox.states import State
 from edgeoutbox.storage.protocol import Claim, Hook, Hooks, Served, Settlement
 from edgeoutbox.storage.sqlite.claiming import AT_MOST_ONCE
 from edgeoutbox.storage.sqlite.conditions import sql_of
-from edgeoutbox.storage.sqlite.hooks import FORGET_ENDED, run_hook
-from edgeoutbox.storage.sqlite.kinds import cool_down
-from edgeoutbox.storage.sqlite.rows import COLUMNS, action_of
-from edgeoutbox.storage.sqlite.steps import NOW, Connection, Steps, fields, run
+from edgeoutbox.storage.sqlite.hooks import run_hook
+from edgeoutbox.storage.sqlite.spelling import COLUMNS, NOW, Connection, Shared, fields, finish, run
+from edgeoutbox.storage.statements.kinds import cool_down
+from edgeoutbox.storage.statements.owed import FORGET_ENDED
+from edgeoutbox.storage.statements.rows import action_of
+from edgeoutbox.storage.statements.steps import Steps
 from edgeoutbox.variants import Condition
 
 Settling: TypeAlias = tuple[Claim, Settlement]
@@ -21,7 +23,15 @@ Settling: TypeAlias = tuple[Claim, Settlement]
 # The action as its end left it, for its hook.
 ENDED = f"SELECT {COLUMNS} FROM agent_action WHERE id = ?"
 
-HELD = "WHERE id = ? AND epoch = ? AND lease_owner = ? AND state = 'EXECUTING'"
+IF_HELD = "WHERE id = ? AND epoch = ? AND lease_owner = ? AND state = 'EXECUTING'"
+
+# Which of many claims still hold their actions, as one JSON array.
+HELD = f"""
+SELECT json_group_array(place)
+FROM {fields("id", "epoch", "owner")} AS held
+JOIN agent_action ON agent_action.id = held.id AND agent_action.epoch = held.epoch AND lease_owner = held.owner
+WHERE state = 'EXECUTING'
+"""
 
 # EXECUTING -> DONE, UNCERTAIN, FAILED, CANCELLED.
 END = f"""
@@ -33,7 +43,12 @@ SET state = held.state, stop_reason = held.stop_reason, payload = NULL, is_head 
 FROM {fields("id", "epoch", "owner", "state", "stop_reason", "clears_fence", "readback_ref", "last_error")} AS held
 WHERE agent_action.id = held.id AND agent_action.epoch = held.epoch AND lease_owner = held.owner
   AND agent_action.state = 'EXECUTING'
-RETURNING id, forget_at_end
+"""
+
+# Of many that have just ended, those to be forgotten; served by ix_agent_action_forget, which is nearly always empty.
+ENDED_TO_FORGET = """
+SELECT id FROM agent_action INDEXED BY ix_agent_action_forget
+WHERE forget_at_end = 1 AND ended_at IS NOT NULL AND id IN (SELECT value FROM json_each(?))
 """
 
 # EXECUTING -> ADMITTED: nothing of the action exists at the provider.
@@ -41,20 +56,18 @@ GIVE_BACK = f"""
 UPDATE agent_action
 SET state = 'ADMITTED', due_at = {NOW} + ?, attempt = attempt - ?, lease_owner = NULL, lease_expires_at = NULL,
     write_started_at = NULL, last_error = ?
-{HELD}
-RETURNING id
+{IF_HELD}
 """
 
 # Still EXECUTING, with its fence: the owner is cleared and the lease ends after the wait.
 REREAD = f"""
 UPDATE agent_action
 SET lease_owner = NULL, lease_expires_at = {NOW} + ?, attempt = attempt - ?, last_error = ?
-{HELD}
-RETURNING id
+{IF_HELD}
 """
 
 # Still EXECUTING until its lease ends, but nobody's.
-LET_GO = f"UPDATE agent_action SET lease_owner = NULL {HELD}"
+LET_GO = f"UPDATE agent_action SET lease_owner = NULL {IF_HELD}"
 
 # The row of the dispatch log, once; a late result of an attempt that was overtaken is kept too.
 LOG = f"""
@@ -142,48 +155,51 @@ RETURNING id
 
 def settle(connection: Connection, claim: Claim, settlement: Settlement, hook: Hook) -> bool:
     """Write a settlement that ends the action, and run its hook."""
-    [recorded] = _settle_each(connection, [(claim, settlement)], forget=False)
+    [recorded] = finish(_settle_each(connection, [(claim, settlement)], forget=False))
     if recorded:
         [row] = connection.execute(ENDED, (claim.id,))
         run_hook(connection, hook, action_of(row))
     return recorded
 
 
-def settle_many(connection: Connection, settlements: Sequence[Settling]) -> list[bool]:
+def settle_many(connection: Connection, settlements: Sequence[Settling]) -> Shared[bool]:
     """Write each settlement whose claim still holds its action, and fill the log for all; whether each was written."""
     if len({claim.id for claim, _ in settlements}) == len(settlements):
-        return _settle_each(connection, settlements, forget=True)
+        return (yield from _settle_each(connection, settlements, forget=True))
     recorded = [False] * len(settlements)
     left = list(range(len(settlements)))
     while left:
         # Claims of one action take turns: of two rows for one action, an UPDATE would choose one.
         firsts = {settlements[place][0].id: place for place in reversed(left)}
         turn = sorted(firsts.values())
-        for place, done in zip(turn, _turn(connection, settlements, turn), strict=True):
+        answers = yield from _settle_each(connection, [settlements[place] for place in turn], forget=True)
+        for place, done in zip(turn, answers, strict=True):
             recorded[place] = done
         left = sorted(set(left) - set(turn))
     return recorded
 
 
-def _turn(connection: Connection, settlements: Sequence[Settling], places: Sequence[int]) -> list[bool]:
-    return _settle_each(connection, [settlements[place] for place in places], forget=True)
-
-
-def _settle_each(connection: Connection, settlements: Sequence[Settling], *, forget: bool) -> list[bool]:
-    ends = [(claim, settlement) for claim, settlement in settlements if settlement.state.ended]
-    rows = connection.execute(END, (json.dumps([_end(*each) for each in ends]),)) if ends else []
-    written = {action_id for action_id, _ in rows}
-    recorded = [
-        claim.id in written if settlement.state.ended else _give_back(connection, claim, settlement)
-        for claim, settlement in settlements
-    ]
-    log = [_log(*each, recorded=done) for each, done in zip(settlements, recorded, strict=True)]
+def _settle_each(connection: Connection, settlements: Sequence[Settling], *, forget: bool) -> Shared[bool]:
+    claims = [(claim.id, claim.epoch, claim.owner) for claim, _ in settlements]
+    [(held,)] = connection.execute(HELD, (json.dumps(claims),))
+    recorded = [False] * len(settlements)
+    for place in json.loads(held):
+        recorded[place] = True
+    done = [each for each, held_still in zip(settlements, recorded, strict=True) if held_still]
+    ends = [(claim, settlement) for claim, settlement in done if settlement.state.ended]
+    yield
+    if ends:
+        connection.execute(END, (json.dumps([_end(*each) for each in ends]),))
+    for claim, settlement in done:
+        if not settlement.state.ended:
+            _give_back(connection, claim, settlement)
+    log = [_log(*each, recorded=held_still) for each, held_still in zip(settlements, recorded, strict=True)]
     connection.execute(LOG, (json.dumps(log),))
-    for action_id, forget_at_end in rows:
-        if forget_at_end and forget:
+    if ends and forget:
+        for (action_id,) in connection.execute(ENDED_TO_FORGET, (json.dumps([claim.id for claim, _ in ends]),)):
             connection.execute(FORGET_ENDED, (action_id,))
-    for (claim, settlement), done in zip(settlements, recorded, strict=True):
-        if done and settlement.cools != "no":
+    for claim, settlement in done:
+        if settlement.cools != "no":
             wait = settlement.wait if settlement.cools == "wait" else None
             run(connection, cool_down(claim.action.kind, settlement.reason, wait))
     return recorded
@@ -208,11 +224,11 @@ def _end(claim: Claim, settlement: Settlement) -> list[str | int | None]:
     ]
 
 
-def _give_back(connection: Connection, claim: Claim, settlement: Settlement) -> bool:
+def _give_back(connection: Connection, claim: Claim, settlement: Settlement) -> None:
     statement = GIVE_BACK if settlement.state is State.ADMITTED else REREAD
     held = (claim.id, claim.epoch, claim.owner)
     uncounted = int(not settlement.counts)
-    return bool(connection.execute(statement, (settlement.wait, uncounted, settlement.last_error, *held)))
+    connection.execute(statement, (settlement.wait, uncounted, settlement.last_error, *held))
 
 
 def _log(claim: Claim, settlement: Settlement, *, recorded: bool) -> list[str | int | None]:

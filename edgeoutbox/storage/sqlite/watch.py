@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from edgeoutbox.storage.sqlite.steps import Connection
+from edgeoutbox.storage.sqlite.spelling import Connection
 
 AFTER_EVENT = (0.0, 0.0005, 0.001, 0.002, 0.004)
 """Seconds to wait before each look at the database after an event."""

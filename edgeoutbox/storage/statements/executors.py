@@ -6,7 +6,7 @@ from pydantic import TypeAdapter
 
 from edgeoutbox.model import Action
 from edgeoutbox.storage.protocol import ExecutorRecord
-from edgeoutbox.storage.sqlite.steps import NOW, Steps
+from edgeoutbox.storage.statements.steps import Steps
 from edgeoutbox.variants import Condition
 
 SEEN_WITHIN = 60_000
@@ -14,19 +14,19 @@ SEEN_WITHIN = 60_000
 
 FORGOTTEN_AFTER = 86_400_000
 
-HEARTBEAT = f"""
+HEARTBEAT = """
 INSERT INTO agent_action_executor (owner, version, kinds, started_at, seen_at)
-VALUES (?, ?, ?, {NOW}, {NOW})
+VALUES (?, ?, ?, edgeoutbox_now(), edgeoutbox_now())
 ON CONFLICT (owner) DO UPDATE SET seen_at = excluded.seen_at, kinds = excluded.kinds
 """
 
-DROP_OLD = f"DELETE FROM agent_action_executor WHERE seen_at < {NOW} - {FORGOTTEN_AFTER}"
+DROP_OLD = f"DELETE FROM agent_action_executor WHERE seen_at < edgeoutbox_now() - {FORGOTTEN_AFTER}"
 
 LEAVE = "DELETE FROM agent_action_executor WHERE owner = ?"
 
 THERE = f"""
-SELECT owner, version, kinds, started_at, seen_at FROM agent_action_executor
-WHERE seen_at >= {NOW} - {SEEN_WITHIN}
+SELECT owner, version, edgeoutbox_text(kinds), started_at, seen_at FROM agent_action_executor
+WHERE seen_at >= edgeoutbox_now() - {SEEN_WITHIN}
 ORDER BY owner
 """
 

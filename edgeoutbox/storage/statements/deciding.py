@@ -5,27 +5,27 @@ from edgeoutbox.keys import canonical_json, digest, parse_json
 from edgeoutbox.model import Action
 from edgeoutbox.states import State
 from edgeoutbox.storage.protocol import Decision
-from edgeoutbox.storage.sqlite.executors import serving
-from edgeoutbox.storage.sqlite.hooks import FORGET_ENDED
-from edgeoutbox.storage.sqlite.rows import COLUMNS, action_of
-from edgeoutbox.storage.sqlite.steps import NOW, Steps
+from edgeoutbox.storage.statements.executors import serving
+from edgeoutbox.storage.statements.owed import FORGET_ENDED
+from edgeoutbox.storage.statements.rows import COLUMNS, action_of
+from edgeoutbox.storage.statements.steps import Steps
 
 FIND = f"SELECT {COLUMNS} FROM agent_action WHERE id = ?"
 
 # PROPOSED -> ADMITTED, with the digest of what was approved.
 ADMIT = f"""
 UPDATE agent_action
-SET state = 'ADMITTED', decided_by = ?, decided_at = {NOW}, decision_note = ?, admitted_at = {NOW},
-    payload_digest = COALESCE(payload_digest, ?)
-WHERE id = ? AND state = 'PROPOSED' AND (expires_at IS NULL OR expires_at > {NOW})
+SET state = 'ADMITTED', decided_by = ?, decided_at = edgeoutbox_now(), decision_note = ?,
+    admitted_at = edgeoutbox_now(), payload_digest = COALESCE(payload_digest, ?)
+WHERE id = ? AND state = 'PROPOSED' AND (expires_at IS NULL OR expires_at > edgeoutbox_now())
 RETURNING {COLUMNS}
 """
 
 # PROPOSED -> CANCELLED (refused); PROPOSED, ADMITTED -> CANCELLED (withdrawn).
 CANCEL = f"""
 UPDATE agent_action
-SET state = 'CANCELLED', stop_reason = ?, payload = NULL, is_head = 0, ended_at = {NOW},
-    decided_by = COALESCE(?, decided_by), decided_at = {NOW}, decision_note = COALESCE(?, decision_note)
+SET state = 'CANCELLED', stop_reason = ?, payload = NULL, is_head = 0, ended_at = edgeoutbox_now(),
+    decided_by = COALESCE(?, decided_by), decided_at = edgeoutbox_now(), decision_note = COALESCE(?, decision_note)
 WHERE id = ? AND state IN ('PROPOSED', 'ADMITTED')
 RETURNING {COLUMNS}
 """
@@ -35,9 +35,9 @@ WITHDRAW_LOST = f"""
 UPDATE agent_action
 SET state = CASE WHEN write_started_at IS NULL THEN 'CANCELLED' ELSE 'UNCERTAIN' END,
     stop_reason = CASE WHEN write_started_at IS NULL THEN 'WITHDRAWN' ELSE 'LEASE_LOST_AFTER_WRITE' END,
-    payload = NULL, is_head = 0, ended_at = {NOW}, lease_owner = NULL, lease_expires_at = NULL,
-    decided_by = COALESCE(?, decided_by), decided_at = {NOW}, decision_note = COALESCE(?, decision_note)
-WHERE id = ? AND state = 'EXECUTING' AND lease_expires_at <= {NOW}
+    payload = NULL, is_head = 0, ended_at = edgeoutbox_now(), lease_owner = NULL, lease_expires_at = NULL,
+    decided_by = COALESCE(?, decided_by), decided_at = edgeoutbox_now(), decision_note = COALESCE(?, decision_note)
+WHERE id = ? AND state = 'EXECUTING' AND lease_expires_at <= edgeoutbox_now()
 RETURNING {COLUMNS}
 """
 

@@ -8,17 +8,21 @@ from edgeoutbox.keys import canonical_json, digest, parse_json
 from edgeoutbox.model import ActionRequest, Enqueued
 from edgeoutbox.states import State
 from edgeoutbox.storage.protocol import Supersede
-from edgeoutbox.storage.sqlite.rows import column, text
-from edgeoutbox.storage.sqlite.steps import NOW, Row, Steps
+from edgeoutbox.storage.statements.rows import column, text
+from edgeoutbox.storage.statements.steps import Row, Steps
 from edgeoutbox.variants import selects
 
 # (new) -> PROPOSED or ADMITTED, unless the key is taken; served by the unique index on idempotency_key.
-INSERT = f"""
+# The last two parameters are both the state.
+INSERT = """
 INSERT INTO agent_action (
   kind, workspace_id, lane_key, idempotency_key, run_id, payload, payload_digest, subject_account_id, max_attempts,
   due_at, expires_at, trace_parent, state, admitted_at
 )
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, COALESCE(?, {NOW}), ?, ?, ?, CASE WHEN ? THEN {NOW} END)
+VALUES (
+  ?, ?, ?, ?, ?, ?, ?, ?, ?, COALESCE(?, edgeoutbox_now()), ?, ?, ?,
+  CASE WHEN CAST(? AS TEXT) = 'ADMITTED' THEN edgeoutbox_now() END
+)
 ON CONFLICT (idempotency_key) DO NOTHING
 RETURNING id
 """
@@ -37,9 +41,9 @@ ORDER BY id
 """
 
 # PROPOSED, ADMITTED -> CANCELLED, for all that waits in a lane. Last first: no action becomes head on the way.
-SUPERSEDE = f"""
+SUPERSEDE = """
 UPDATE agent_action
-SET state = 'CANCELLED', stop_reason = 'SUPERSEDED', payload = NULL, is_head = 0, ended_at = {NOW}
+SET state = 'CANCELLED', stop_reason = 'SUPERSEDED', payload = NULL, is_head = 0, ended_at = edgeoutbox_now()
 WHERE id = ?
 """
 
@@ -87,7 +91,7 @@ def _values(request: ActionRequest, state: State) -> tuple[str | int | None, ...
         request.expires_at,
         request.trace_parent,
         state.value,
-        int(state is State.ADMITTED),
+        state.value,
     )
 
 

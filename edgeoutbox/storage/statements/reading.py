@@ -1,16 +1,14 @@
 """Reads: nothing here changes a row."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from edgeoutbox.model import Action, AttemptRecord, Backlog
-from edgeoutbox.storage.protocol import Query, Served, Situation
-from edgeoutbox.storage.sqlite.claiming import IF_OPEN
-from edgeoutbox.storage.sqlite.conditions import sql_of
-from edgeoutbox.storage.sqlite.executors import there
-from edgeoutbox.storage.sqlite.kinds import policies
-from edgeoutbox.storage.sqlite.rows import COLUMNS, action_of
-from edgeoutbox.storage.sqlite.steps import NOW, Row, Steps
+from edgeoutbox.storage.protocol import Query, Situation
+from edgeoutbox.storage.statements.executors import there
+from edgeoutbox.storage.statements.kinds import policies
+from edgeoutbox.storage.statements.rows import COLUMNS, action_of
+from edgeoutbox.storage.statements.steps import Row, Steps
 from edgeoutbox.variants import Condition
 
 BY_ID = f"SELECT {COLUMNS} FROM agent_action WHERE id = ?"
@@ -24,16 +22,16 @@ ORDER BY id
 """
 
 ATTEMPTS = """
-SELECT action_id, epoch, attempt, owner, started_at, write_started_at, settled_at, result, reason, evidence,
-       readback_ref, recorded
+SELECT action_id, epoch, attempt, owner, started_at, write_started_at, settled_at, result, reason,
+       edgeoutbox_text(evidence), readback_ref, recorded
 FROM agent_action_attempt WHERE action_id = ? ORDER BY epoch
 """
 
 # What is open, by kind and state; served by ix_agent_action_open.
-OPEN_BY_KIND = f"""
-SELECT kind, state, COUNT(*), MIN(CASE WHEN state = 'ADMITTED' AND due_at <= {NOW} THEN due_at END)
+OPEN_BY_KIND = """
+SELECT kind, state, COUNT(*), MIN(CASE WHEN state = 'ADMITTED' AND due_at <= edgeoutbox_now() THEN due_at END)
 FROM agent_action
-WHERE state IN ('PROPOSED', 'ADMITTED', 'EXECUTING') AND (CASE kind {{conditions}} ELSE 1 END)
+WHERE state IN ('PROPOSED', 'ADMITTED', 'EXECUTING') AND (CASE kind {conditions} ELSE TRUE END)
 GROUP BY kind, state
 """
 
@@ -42,26 +40,7 @@ TROUBLE_BY_KIND = """
 SELECT kind, state, COUNT(*) FROM agent_action WHERE state IN ('UNCERTAIN', 'FAILED') GROUP BY kind, state
 """
 
-# The next moment at which one kind can be claimed or a hook is owed; each part is the first entry of an index.
-NEXT_DUE = """
-SELECT MIN(moment) FROM (
-  SELECT cooling_until AS moment FROM agent_action_kind WHERE kind = ? AND cooling_until > {now}
-  UNION ALL
-  SELECT * FROM (SELECT due_at FROM agent_action INDEXED BY ix_agent_action_head
-    WHERE kind = {if_open} AND state = 'ADMITTED' AND is_head = 1 AND due_at > {now} AND {condition}
-    ORDER BY due_at LIMIT 1)
-  UNION ALL
-  SELECT * FROM (SELECT lease_expires_at FROM agent_action INDEXED BY ix_agent_action_lease
-    WHERE kind = ? AND state = 'EXECUTING' AND lease_expires_at > {now} AND lease_owner IS NOT ? AND {condition}
-    ORDER BY lease_expires_at LIMIT 1)
-  UNION ALL
-  SELECT * FROM (SELECT due_at FROM agent_action_ended AS owed
-    WHERE kind = ? AND EXISTS (SELECT 1 FROM agent_action_kind WHERE kind = owed.kind AND has_ended_hook = 1)
-    ORDER BY due_at LIMIT 1)
-)
-"""
-
-CLOCK = f"SELECT {NOW}"
+CLOCK = "SELECT edgeoutbox_now()"
 
 
 def get(action_id: int | None, key: str | None) -> Steps[Action | None]:
@@ -99,10 +78,13 @@ def listing(query: Query) -> Steps[list[Action]]:
         "subject_account_id": query.subject_account_id,
     }
     given = {column: value for column, value in wanted.items() if value is not None}
-    where = "".join(f" AND {column} = ?" for column in given)
-    before = "" if query.after is None else " AND id < ?"
-    after = () if query.after is None else (query.after,)
-    sql = f"SELECT {COLUMNS} FROM agent_action WHERE 1{where}{before} ORDER BY id DESC LIMIT ?"
+    conditions = [f"{column} = ?" for column in given]
+    after: tuple[int, ...] = ()
+    if query.after is not None:
+        conditions.append("id < ?")
+        after = (query.after,)
+    where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
+    sql = f"SELECT {COLUMNS} FROM agent_action {where} ORDER BY id DESC LIMIT ?"
     rows = yield sql, (*given.values(), *after, query.limit)
     return [action_of(row) for row in rows]
 
@@ -120,12 +102,12 @@ def situation(action_id: int) -> Steps[Situation | None]:
     return Situation(now, action, head, kinds.get(action.kind), executors)
 
 
-def backlog(served: Mapping[str, Condition]) -> Steps[list[Backlog]]:
-    """What waits, by kind."""
+def backlog(served: Mapping[str, Condition], sql_of: Callable[[Condition], str]) -> Steps[list[Backlog]]:
+    """What waits, by kind. `sql_of` renders a condition for the database that is asked."""
     kinds = yield from policies()
     executors = yield from there()
     carried_out = {kind for executor in executors for kind in executor.kinds}
-    conditions = " ".join(f"WHEN ? THEN {sql_of(condition)}" for condition in served.values()) or "WHEN '' THEN 1"
+    conditions = " ".join(f"WHEN ? THEN {sql_of(condition)}" for condition in served.values()) or "WHEN '' THEN TRUE"
     counts: dict[tuple[str, str], int] = {}
     oldest: dict[str, int] = {}
     rows = yield OPEN_BY_KIND.format(conditions=conditions), tuple(served)
@@ -153,21 +135,6 @@ def backlog(served: Mapping[str, Condition]) -> Steps[list[Backlog]]:
         )
         for name in names
     ]
-
-
-def next_due(served: Sequence[Served], owner: str) -> Steps[int | None]:
-    """Milliseconds until something can be done."""
-    first: int | None = None
-    for kind in served:
-        sql = NEXT_DUE.format(now=NOW, if_open=IF_OPEN, condition=sql_of(kind.condition))
-        name = kind.kind
-        [(moment,)] = yield sql, (name, name, name, name, owner, name)
-        if moment is not None and (first is None or moment < first):
-            first = moment
-    if first is None:
-        return None
-    [(now,)] = yield CLOCK, ()
-    return max(0, first - int(now))
 
 
 def clock() -> Steps[int]:

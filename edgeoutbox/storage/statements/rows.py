@@ -4,7 +4,7 @@ from typing import Any
 
 from edgeoutbox.model import Action
 from edgeoutbox.states import State, StopReason
-from edgeoutbox.storage.sqlite.steps import Row
+from edgeoutbox.storage.statements.steps import Row
 
 NAMES = (
     "id", "kind", "workspace_id", "lane_key", "idempotency_key", "run_id", "payload", "payload_digest",
@@ -22,8 +22,8 @@ FREE_TEXT = frozenset({
 
 
 def column(name: str, table: str = "agent_action") -> str:
-    """A column as it is read. Free text comes as bytes: a driver that cannot decode one row would give us none."""
-    return f"CAST({table}.{name} AS BLOB)" if name in FREE_TEXT else f"{table}.{name}"
+    """A column as it is read, in the words of shared statements."""
+    return f"edgeoutbox_text({table}.{name})" if name in FREE_TEXT else f"{table}.{name}"
 
 
 def columns(table: str = "agent_action") -> str:
@@ -37,9 +37,9 @@ _STATES = {state.value: state for state in State}
 _REASONS: dict[str | None, StopReason | None] = {None: None, **{reason.value: reason for reason in StopReason}}
 
 
-def text(value: bytes | None) -> str | None:
-    """Free text. What is not UTF-8 is shown as escapes, with which no JSON can be read."""
-    return None if value is None else value.decode(errors="backslashreplace")
+def text(value: bytes | str | None) -> str | None:
+    """Free text, which a database may read as bytes. What is not UTF-8 shows escapes, with which no JSON is read."""
+    return value.decode(errors="backslashreplace") if isinstance(value, bytes) else value
 
 
 def action_of(row: Row) -> Action:

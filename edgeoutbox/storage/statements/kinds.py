@@ -2,12 +2,12 @@
 
 import hashlib
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from edgeoutbox.errors import LooseningRefused
 from edgeoutbox.kinds import Delivery
 from edgeoutbox.storage.protocol import KindDeclaration, KindPolicy
-from edgeoutbox.storage.sqlite.steps import NOW, Row, Steps
+from edgeoutbox.storage.statements.steps import Row, Steps
 
 LONG_WAIT = 15 * 60 * 1000
 LONGEST_WAIT = 4 * 3600 * 1000
@@ -26,11 +26,12 @@ VALUES (?, ?, ?, ?, ?, ?, ?)
 """
 
 # Delivery and approval become stricter or stay; of the rest the last declaration holds. But only who carries the kind
-# out can say that nobody wants to hear of its ends.
+# out can say that nobody wants to hear of its ends: the last two flags are whether there is a hook, and whether who
+# declares carries the kind out.
 DECLARE = """
 UPDATE agent_action_kind
-SET delivery = ?, requires_approval = MAX(requires_approval, ?), instance_level = ?, retention_days = ?,
-    has_ended_hook = CASE WHEN ? THEN ? ELSE MAX(has_ended_hook, ?) END
+SET delivery = ?, requires_approval = CASE WHEN ? = 1 THEN 1 ELSE requires_approval END, instance_level = ?,
+    retention_days = ?, has_ended_hook = CASE WHEN ? = 1 THEN 1 WHEN ? = 1 THEN 0 ELSE has_ended_hook END
 WHERE kind = ?
 """
 
@@ -49,24 +50,30 @@ WHERE kind = ?
 FENCED = "SELECT COUNT(*) FROM agent_action WHERE kind = ? AND state = 'EXECUTING' AND write_started_at IS NOT NULL"
 
 # A cooling that is under way stays when it is the longer one. Without a wait it is a long one: 15 minutes, and twice as
-# long as the last when that ended less than its own length ago, up to 4 hours.
+# long as the last when that ended less than its own length ago, up to 4 hours. The parameters:
+# the reason, the wait, the kind, and the wait again.
 COOL_DOWN = f"""
 UPDATE agent_action_kind
-SET cooling_since = {NOW}, cooling_reason = ?1,
-    cooling_until = {NOW} + COALESCE(?2, CASE
-      WHEN cooling_until > {NOW} - (cooling_until - cooling_since)
-        THEN MIN({LONGEST_WAIT}, MAX({LONG_WAIT}, 2 * (cooling_until - cooling_since)))
+SET cooling_since = edgeoutbox_now(), cooling_reason = ?,
+    cooling_until = edgeoutbox_now() + COALESCE(CAST(? AS BIGINT), CASE
+      WHEN cooling_until > edgeoutbox_now() - (cooling_until - cooling_since) THEN CASE
+        WHEN 2 * (cooling_until - cooling_since) < {LONG_WAIT} THEN {LONG_WAIT}
+        WHEN 2 * (cooling_until - cooling_since) > {LONGEST_WAIT} THEN {LONGEST_WAIT}
+        ELSE 2 * (cooling_until - cooling_since)
+      END
       ELSE {LONG_WAIT}
     END)
-WHERE kind = ?3
-  AND (cooling_until IS NULL OR cooling_until <= {NOW} OR (?2 IS NOT NULL AND cooling_until < {NOW} + ?2))
+WHERE kind = ?
+  AND (cooling_until IS NULL OR cooling_until <= edgeoutbox_now()
+       OR cooling_until < edgeoutbox_now() + CAST(? AS BIGINT))
 """
 
 COOLING_UNTIL = "SELECT cooling_until FROM agent_action_kind WHERE kind = ?"
 
 # A kind that nobody declared counts as at most once.
 KNOW = """
-INSERT INTO agent_action_kind (kind) SELECT ?1 WHERE NOT EXISTS (SELECT 1 FROM agent_action_kind WHERE kind = ?1)
+INSERT INTO agent_action_kind (kind)
+SELECT CAST(? AS TEXT) WHERE NOT EXISTS (SELECT 1 FROM agent_action_kind WHERE kind = ?)
 """
 
 PAUSE = "UPDATE agent_action_kind SET paused_by = ? WHERE kind = ? RETURNING kind"
@@ -111,9 +118,8 @@ def declare(declarations: Sequence[KindDeclaration]) -> Steps[dict[str, KindPoli
                 int(kind.requires_approval),
                 int(kind.instance_level),
                 kind.retention_days,
+                int(kind.has_ended_hook),
                 int(kind.settings is not None),
-                int(kind.has_ended_hook),
-                int(kind.has_ended_hook),
                 kind.name,
             ),
         )
@@ -133,7 +139,7 @@ def policies() -> Steps[dict[str, KindPolicy]]:
 
 def allow(kind: str, delivery: Delivery | None, requires_approval: bool | None) -> Steps[KindPolicy]:
     """Set a kind's guarantee on a person's word."""
-    yield KNOW, (kind,)
+    yield KNOW, (kind, kind)
     rows = yield POLICY + "WHERE kind = ?", (kind,)
     stored = policy_of(rows[0])
     looser = (delivery is not None and delivery.strictness < stored.delivery.strictness) or (
@@ -151,8 +157,8 @@ def allow(kind: str, delivery: Delivery | None, requires_approval: bool | None) 
 
 def cool_down(kind: str, reason: str, wait: int | None) -> Steps[int]:
     """Put the kind to rest, one that nobody declared too: a settlement must not fail for that."""
-    yield KNOW, (kind,)
-    yield COOL_DOWN, (reason, wait, kind)
+    yield KNOW, (kind, kind)
+    yield COOL_DOWN, (reason, wait, kind, wait)
     rows = yield COOLING_UNTIL, (kind,)
     return int(rows[0][0])
 
@@ -167,24 +173,6 @@ def resume(kind: str) -> Steps[bool]:
     """Let the kind be claimed again; false when nobody declared it."""
     rows = yield RESUME, (kind,)
     return bool(rows)
-
-
-def looser_than(policy: KindPolicy, declared: KindDeclaration) -> Mapping[str, str]:
-    """What was declared looser than what holds, for a warning: field -> what holds."""
-    found = {}
-    if declared.delivery.strictness < policy.delivery.strictness:
-        found["delivery"] = policy.delivery.value
-    if policy.requires_approval and not declared.requires_approval:
-        found["requires_approval"] = "true"
-    return found
-
-
-def changes(before: KindPolicy | None, after: KindPolicy) -> Mapping[str, str]:
-    """What the last declaration changed of what it may change freely: field -> what holds now."""
-    if before is None:
-        return {}
-    free = ("retention_days", "instance_level", "has_ended_hook")
-    return {name: str(getattr(after, name)) for name in free if getattr(before, name) != getattr(after, name)}
 
 
 def _digest_of(settings: str, salt: str) -> str:

@@ -1,0 +1,88 @@
+"""How SQLite spells the shared statements, and how steps run on a connection of ours.
+
+The vocabulary stands in `edgeoutbox.storage.statements.steps`. SQL that an ended hook executes is never spelled.
+"""
+
+import re
+from collections.abc import Generator, Sequence
+from functools import lru_cache
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+from edgeoutbox.storage.statements import rows
+from edgeoutbox.storage.statements.steps import Row, Steps
+
+T = TypeVar("T")
+
+NOW = "CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER)"
+"""The database's clock in milliseconds, constant within a statement; `unixepoch('subsec')` needs SQLite 3.42."""
+
+# What stands in quotes is a value, whatever it says.
+_WORDS = re.compile(r"'(?:[^']|'')*'|edgeoutbox_now\(\)|edgeoutbox_text\(([\w.]+)\)")
+
+
+@lru_cache(maxsize=256)
+def spell(sql: str) -> str:
+    """A shared statement as SQLite reads it. SQL that has none of our words stays as it is."""
+    return _WORDS.sub(_spelled, sql)
+
+
+def _spelled(found: re.Match[str]) -> str:
+    if found[0].startswith("'"):
+        return found[0]
+    # As bytes: a driver that cannot decode one row's text would give us none.
+    return f"CAST({found[1]} AS BLOB)" if found[1] else NOW
+
+
+COLUMNS = spell(rows.COLUMNS)
+"""Every column of an action, for the statements that are SQLite's own."""
+
+
+class Connection(Protocol):
+    """What the steps need of an open connection."""
+
+    def execute(self, sql: str, parameters: Sequence[Any] = ()) -> list[Row]:
+        """Run one statement to its end and return its rows."""
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether a transaction is open."""
+
+    def close(self) -> None:
+        """Close the connection."""
+
+
+Shared: TypeAlias = Generator[None, None, Sequence[T]]
+"""A state change made for many operations at once: it looks things up, yields, writes, and returns the answers."""
+
+
+def finish(change: Shared[T]) -> Sequence[T]:
+    """Take a shared change to its end and return its answers."""
+    try:
+        while True:
+            next(change)
+    except StopIteration as stop:
+        answers: Sequence[T] = stop.value
+        return answers
+
+
+def run(connection: Connection, steps: Steps[T]) -> T:
+    """Take every step on the connection and return what the steps return."""
+    answer: list[Row] | None = None
+    try:
+        while True:
+            sql, parameters = next(steps) if answer is None else steps.send(answer)
+            answer = connection.execute(spell(sql), parameters)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+    finally:
+        steps.close()
+
+
+def fields(*names: str) -> str:
+    """A parameter that is a JSON array of arrays, as rows of these columns, and `place`, their index in the array.
+
+    So one statement serves many operations.
+    """
+    columns = ", ".join(f"json_extract(value, '$[{place}]') AS {name}" for place, name in enumerate(names))
+    return f"(SELECT key AS place, {columns} FROM json_each(?))"

@@ -1,0 +1,25 @@
+"""State changes as statements without a driver: a generator yields SQL and is sent the rows.
+
+The same steps run in a backend's writer, on a connection of the caller's own (sync or async) and in a test.
+
+A shared statement is SQL that SQLite (3.37.2 or later) and Postgres (14 or later) both read, plus three words. Whoever
+runs it spells them for its database first:
+
+* `?` is a parameter; one that is used twice is given twice.
+* `edgeoutbox_now()` is the database's clock: milliseconds since 1970, constant within a statement.
+* `edgeoutbox_text(column)` is free text, or JSON, as text or bytes. Another program may have stored it in any encoding,
+  and one row that a driver cannot decode must not cost us the others; `text` in `rows` decodes what comes. And a driver
+  that parses JSON by itself would not give us what was stored.
+
+What both read also means: flags are integers 0 and 1, so compare them (`? = 1`) where a truth is wanted; a parameter
+whose place gives it no type has a CAST, to BIGINT or TEXT.
+"""
+
+from collections.abc import Generator, Sequence
+from typing import Any, TypeAlias, TypeVar
+
+T = TypeVar("T")
+
+Row: TypeAlias = tuple[Any, ...]
+Statement: TypeAlias = tuple[str, Sequence[Any]]
+Steps: TypeAlias = Generator[Statement, list[Row], T]
