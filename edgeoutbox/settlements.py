@@ -208,12 +208,13 @@ def _end(
     readback_ref: str | None = None,
     clears_fence: bool = False,
 ) -> Settlement:
+    told = _short(reason)
     return Settlement(
         state=state,
         stop_reason=StopReason(stop_reason),
         result=_name(outcome),
-        reason=_short(reason),
-        last_error=_short(reason) or None,
+        reason=told,
+        last_error=told or None,
         readback_ref=None if readback_ref is None else _storable(readback_ref),
         clears_fence=clears_fence,
         evidence=_evidence(outcome),
@@ -229,11 +230,12 @@ def _again(
     counts: bool = True,
     clears_fence: bool = False,
 ) -> Settlement:
+    told = _short(reason)
     return Settlement(
         state=state,
         result=_name(outcome),
-        reason=_short(reason),
-        last_error=_short(reason) or None,
+        reason=told,
+        last_error=told or None,
         wait=_milliseconds(wait),
         counts=counts,
         clears_fence=clears_fence,
@@ -264,11 +266,14 @@ def _short(reason: str) -> str:
     return reason if len(reason) <= MAX_REASON_LENGTH else reason[: MAX_REASON_LENGTH - 1] + "…"
 
 
+_EVIDENCE = json.JSONEncoder(separators=(",", ":"), allow_nan=False)  # to make one takes longer than to use it
+
+
 def _evidence(outcome: Outcome) -> str:
     """Evidence as JSON. What cannot be stored must not cost the result."""
     evidence: Evidence = getattr(outcome, "evidence", None) or {}
     try:
-        text = json.dumps(dict(evidence), separators=(",", ":"), allow_nan=False)
+        text = _EVIDENCE.encode(dict(evidence))
     except Exception:  # noqa: BLE001 - an adapter's mapping can raise anything
         return '{"dropped":"the evidence is not JSON"}'
     return text if len(text) <= MAX_EVIDENCE_BYTES else '{"dropped":"the evidence is larger than 4 KiB"}'
