@@ -3,7 +3,9 @@
 import pytest
 
 from edgeoutbox.states import State
-from tests.schema.conftest import FAR, LONG_AGO, Database, step_to
+from tests.schema.database import FAR, LONG_AGO, Database, step_to
+
+SQLITE_ALONE = pytest.mark.sqlite_alone
 
 # --- lanes -----------------------------------------------------------------------------------------------------------
 
@@ -57,11 +59,12 @@ def test_p5_a_return_keeps_the_head(db: Database) -> None:
     )
 
 
-@pytest.mark.parametrize("recursive", [0, 1])
+@pytest.mark.parametrize("recursive", [0, pytest.param(1, marks=SQLITE_ALONE("a setting of SQLite"))])
 @pytest.mark.parametrize("state", [State.PROPOSED, State.ADMITTED, State.EXECUTING])
 def test_p5_a_deleted_head_passes_the_lane_on(db: Database, state: State, recursive: int) -> None:
     """Erasing a head, in any state, does not leave its lane without one."""
-    db(f"PRAGMA recursive_triggers = {recursive}")
+    if db.dialect == "sqlite":
+        db(f"PRAGMA recursive_triggers = {recursive}")
     first = db.insert("lane", state="PROPOSED" if state is State.PROPOSED else "ADMITTED")
     second = db.insert("lane")
     if state is State.EXECUTING:
@@ -108,6 +111,7 @@ def test_p4_only_the_head_of_a_lane_is_claimed(db: Database) -> None:
     db.refuses("an earlier action of the lane has not ended", claim)
 
 
+@SQLITE_ALONE("the guard's rules are triggers of their own; tests/postgres has its own")
 @pytest.mark.parametrize("verb", ["UPDATE", "UPDATE OR REPLACE"])
 def test_p4_two_executing_in_a_lane_break_the_index_too(db: Database, verb: str) -> None:
     """Without the guard of heads, the unique index still refuses a second executing action of a lane."""
@@ -216,6 +220,15 @@ def test_each_claim_is_logged_with_its_owner_and_fence(db: Database) -> None:
     assert rows == [(1, 1, "me", 1, None), (2, 2, "me", 0, None)]
 
 
+def test_a_fence_is_logged_with_the_attempt_that_set_it(db: Database) -> None:
+    """An earlier attempt that never wrote is not said to have written."""
+    action = db.bring_to(State.EXECUTING)
+    db.claim(action)
+    db.fence(action)
+    rows = db("SELECT epoch, write_started_at IS NOT NULL FROM agent_action_attempt ORDER BY epoch")
+    assert rows == [(1, 0), (2, 1)]
+
+
 @pytest.mark.parametrize("column", ["action_id", "epoch", "attempt", "owner", "started_at"])
 def test_whose_attempt_it_is_never_changes(db: Database, column: str) -> None:
     """An attempt that runs can be settled, not given to somebody else."""
@@ -277,7 +290,7 @@ def test_p8_a_kind_is_not_loosened_under_a_fence(db: Database, column: str) -> N
     db(f"UPDATE agent_action_kind SET {column}")
 
 
-@pytest.mark.parametrize("verb", ["INSERT", "REPLACE"])
+@pytest.mark.parametrize("verb", ["INSERT", pytest.param("REPLACE", marks=SQLITE_ALONE("a REPLACE"))])
 def test_p8_a_kind_that_counted_as_at_most_once_is_not_declared_looser_under_a_fence(db: Database, verb: str) -> None:
     """Neither as a new row nor in the place of the old one."""
     if verb == "REPLACE":
@@ -288,6 +301,7 @@ def test_p8_a_kind_that_counted_as_at_most_once_is_not_declared_looser_under_a_f
     db.refuses(why, f"{verb} INTO agent_action_kind (kind, delivery) VALUES ('email', 'repeatable')")
 
 
+@SQLITE_ALONE("a REPLACE")
 def test_a_kind_is_neither_replaced_nor_deleted(db: Database) -> None:
     """What a kind promises and whether it is paused survives a REPLACE and a DELETE."""
     db("INSERT INTO agent_action_kind (kind, requires_approval, paused_by) VALUES ('email', 1, 'anna')")
@@ -296,8 +310,14 @@ def test_a_kind_is_neither_replaced_nor_deleted(db: Database) -> None:
     assert db("SELECT requires_approval, paused_by FROM agent_action_kind") == [(1, "anna")]
 
 
+def test_what_a_kind_promises_is_kept(db: Database) -> None:
+    """Deleting a kind would make the guard forget it."""
+    db("INSERT INTO agent_action_kind (kind, requires_approval, paused_by) VALUES ('email', 1, 'anna')")
+    db.refuses("is kept", "DELETE FROM agent_action_kind")
+
+
 @pytest.mark.parametrize("column", ["state", "is_head", "epoch", "attempt", "due_at", "forget_at_end"])
-@pytest.mark.parametrize("verb", ["", "OR REPLACE"])
+@pytest.mark.parametrize("verb", ["", pytest.param("OR REPLACE", marks=SQLITE_ALONE("a REPLACE"))])
 def test_p3_null_is_no_way_past_the_guard(db: Database, column: str, verb: str) -> None:
     """REPLACE puts a default in the place of NULL after the guard has looked, so NULL itself is refused."""
     action = db.bring_to(State.ADMITTED)
@@ -324,6 +344,17 @@ def test_p3_the_end_of_an_action_is_now(db: Database) -> None:
         "lease_owner = NULL, lease_expires_at = NULL WHERE id = ?",
         action,
     )
+
+
+def test_a_kind_is_loosened_while_none_of_its_own_actions_is_fenced(db: Database) -> None:
+    """Neither an attempt that has not written nor another kind's fence stands in the way."""
+    db("INSERT INTO agent_action_kind (kind) VALUES ('email')")
+    db.bring_to(State.EXECUTING)
+    other = db.insert(kind="other")
+    db.claim(other)
+    db.fence(other)
+    db("UPDATE agent_action_kind SET delivery = 'repeatable'")
+    assert db.one("SELECT delivery FROM agent_action_kind") == "repeatable"
 
 
 def test_p8_a_kind_may_become_stricter_at_any_time(db: Database) -> None:

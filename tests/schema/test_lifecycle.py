@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from edgeoutbox.states import BORN, ENDED, OPEN, STOP_REASONS, TRANSITIONS, State, StopReason
-from tests.schema.conftest import FAR, LONG_AGO, Database, step_to
+from tests.schema.database import FAR, LONG_AGO, Database, step_to
 
 PAIRS = list(itertools.product(State, State))
 
@@ -97,7 +97,7 @@ def test_p3_a_new_action_is_held_by_nobody(db: Database, column: str) -> None:
     """Neither a lease nor a fence can be inserted."""
     db.refuses(
         "an action that waits has no lease and no fence",
-        f"INSERT INTO agent_action (kind, idempotency_key, payload, {column}) VALUES ('email', 'k', '{{}}', 1)",
+        f"INSERT INTO agent_action (kind, idempotency_key, payload, {column}) VALUES ('email', 'k', '{{}}', '1')",
     )
 
 
@@ -105,7 +105,7 @@ def test_p3_a_new_action_is_held_by_nobody(db: Database, column: str) -> None:
 def test_p3_an_ended_action_never_changes(db: Database, state: State) -> None:
     """No column of an ended action can be written, not even to the same value."""
     action = db.bring_to(state)
-    columns = [row[1] for row in db("PRAGMA table_info(agent_action)")]
+    columns = db.columns("agent_action")
     assert len(columns) == 30
     for column in columns:
         db.refuses("agent_action", f"UPDATE agent_action SET {column} = {column} WHERE id = {action}")
@@ -237,6 +237,13 @@ def test_an_end_by_hand_need_not_know_the_other_columns(db: Database) -> None:
     assert is_head == 0
     assert ended_at > 1_700_000_000_000
     assert db.heads("lane") == [behind]
+
+
+def test_an_end_by_hand_ends_the_lease(db: Database) -> None:
+    """Whoever ends an executing action by the documented columns takes it from its holder."""
+    action = db.bring_to(State.EXECUTING)
+    db("UPDATE agent_action SET state = 'CANCELLED', stop_reason = 'WITHDRAWN', payload = NULL WHERE id = ?", action)
+    assert db("SELECT lease_owner, lease_expires_at, is_head FROM agent_action") == [(None, None, 0)]
 
 
 def test_p3_an_end_by_hand_leaves_no_head_and_no_lease(db: Database) -> None:

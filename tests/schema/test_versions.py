@@ -15,7 +15,10 @@ from edgeoutbox.storage.sqlite.backend import SqliteStorage
 from edgeoutbox.storage.sqlite.drivers import Driver
 from edgeoutbox.storage.sqlite.schema import Migration
 from edgeoutbox.storage.sqlite.steps import Connection
-from tests.schema.conftest import SCHEMA, Database, OpenPlain
+from tests.schema.conftest import OpenPlain
+from tests.schema.database import SCHEMA, Database
+
+pytestmark = pytest.mark.sqlite_alone("a file of SQLite; tests/postgres has its own")
 
 
 def names(db: Database) -> list[tuple[str, str]]:
