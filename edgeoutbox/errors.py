@@ -19,6 +19,7 @@
     ├── ConfigurationError          a setting is missing, unknown or wrong
     └── StorageError                the database
         ├── DatabaseBusy            locked by somebody else for too long
+        │   └── TransactionConflict two transactions were in each other's way; run yours again
         ├── DatabaseUnavailable     full, read-only or failing
         ├── ForbiddenByGuard        the database's guard refused the step
         ├── NoSchema                the database has no edgeoutbox tables
@@ -109,6 +110,10 @@ class StorageError(EdgeoutboxError):
 
 class DatabaseBusy(StorageError):
     """Somebody else held the write lock for longer than the busy timeout."""
+
+
+class TransactionConflict(DatabaseBusy):
+    """Postgres ended your transaction in favour of another's; roll back, and run the whole of it again."""
 
 
 class DatabaseUnavailable(StorageError):

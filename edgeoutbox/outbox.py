@@ -8,7 +8,7 @@ from typing import Any, Literal, Self, overload
 
 from edgeoutbox import telemetry
 from edgeoutbox.adapter import Adapter, has_ended_hook
-from edgeoutbox.connections import require_usable, run_async, run_sync
+from edgeoutbox.connections import ANYWHERE, run_async, run_sync
 from edgeoutbox.errors import ConfigurationError, InvalidRequest, NoSuchAction, UnknownVariant
 from edgeoutbox.kinds import Delivery
 from edgeoutbox.model import Action, ActionRequest, AttemptRecord, Backlog, Enqueued, Page
@@ -16,6 +16,7 @@ from edgeoutbox.states import State
 from edgeoutbox.storage import open_storage
 from edgeoutbox.storage.protocol import Decision, KindDeclaration, KindPolicy, Query, Storage, Supersede
 from edgeoutbox.storage.statements import deciding, enqueueing, reading
+from edgeoutbox.storage.statements.lanes import Lanes
 from edgeoutbox.waiting import sentence
 
 Adapters = Iterable[Adapter[Any]]
@@ -46,8 +47,12 @@ class Outbox:
     async def open(self) -> None:
         """Connect, migrate the schema, and declare the kinds of the adapters."""
         await self.storage.open()
-        if self.adapters:
-            await self.declare(self.adapters.values(), carries_out=False)
+        try:
+            if self.adapters:
+                await self.declare(self.adapters.values(), carries_out=False)
+        except BaseException:
+            await self.storage.close()
+            raise
 
     async def close(self) -> None:
         """Finish what was submitted and release every connection and thread."""
@@ -110,7 +115,7 @@ class Outbox:
             self.wake()
         else:
             every = tuple(request for request, _ in prepared)
-            answers = await run_async(connection, enqueueing.enqueue_many(every), self.storage.require_connection)
+            answers = await run_async(connection, enqueueing.enqueue_many(every), self.storage, Lanes.of(every))
         return [
             _answered(answer, validated=validated) for answer, (_, validated) in zip(answers, prepared, strict=True)
         ]
@@ -129,7 +134,8 @@ class Outbox:
             self.wake()
         else:
             steps = enqueueing.enqueue(request, proposed=proposed, supersede=supersede)
-            answer = await run_async(connection, steps, self.storage.require_connection)
+            lanes = Lanes.of([request], supersedes=supersede is not None)
+            answer = await run_async(connection, steps, self.storage, lanes)
         return _answered(answer, validated=validated)
 
     def enqueue_prepared(
@@ -137,7 +143,8 @@ class Outbox:
     ) -> Enqueued:
         """The part of `enqueue` that runs in the thread of a synchronous connection."""
         steps = enqueueing.enqueue(request, supersede=supersede)
-        return _answered(run_sync(connection, steps, self.storage.require_connection), validated=validated)
+        lanes = Lanes.of([request], supersedes=supersede is not None)
+        return _answered(run_sync(connection, steps, self.storage, lanes), validated=validated)
 
     async def prepared(self, request: ActionRequest) -> tuple[ActionRequest, bool]:
         """The request as it will be stored, and whether an adapter of its kind validated it."""
@@ -185,7 +192,7 @@ class Outbox:
             raise InvalidRequest("get: give either an id or key=")
         if connection is None:
             return await self.storage.get(action_id=action, key=key)
-        return await run_async(connection, reading.get(action, key), self.storage.require_connection)
+        return await run_async(connection, reading.get(action, key), self.storage)
 
     async def list(
         self,
@@ -207,7 +214,7 @@ class Outbox:
         """The open actions of a lane in their order; none is left out, also when this build cannot decode it."""
         if connection is None:
             return await self.storage.lane(lane_key)
-        return await run_async(connection, reading.lane(lane_key), self.storage.require_connection)
+        return await run_async(connection, reading.lane(lane_key), self.storage)
 
     def decode(self, action: Action) -> Any:
         """The typed payload of an action that has not ended.
@@ -283,7 +290,7 @@ class Outbox:
         decision = Decision("withdraw_lost" if lost else "withdraw", by, note)
         if connection is None:
             return await self._decide(action_id, decision)
-        return await run_async(connection, deciding.decide(action_id, decision), self.storage.require_connection)
+        return await run_async(connection, deciding.decide(action_id, decision), self.storage)
 
     async def withdraw_run(self, run_id: str, *, by: str | None = None, note: str | None = None) -> Sequence[Action]:
         """Withdraw every action of an agent's run that has not started, latest first, and return them."""
@@ -349,10 +356,11 @@ class Outbox:
 def enqueue_sync(request: ActionRequest, connection: object) -> Enqueued:
     """Make one effect a row in the transaction of a synchronous connection; needs no open `Outbox`.
 
-    `connection` is of `sqlite3` or `apsw`, or a SQLAlchemy `Session` or `Connection`. Never commits. The payload is
-    stored as it is (`validated=False`). Raises `InvalidRequest`, `KeyOfAnotherKind` and `StorageError`.
+    `connection` is of `sqlite3`, `apsw` or psycopg, or a SQLAlchemy `Session` or `Connection`; on Postgres its
+    search_path finds our tables. Never commits. The payload is stored as it is (`validated=False`). Raises
+    `InvalidRequest`, `KeyOfAnotherKind` and `StorageError`.
     """
-    answer = run_sync(connection, enqueueing.enqueue(request), require_usable)
+    answer = run_sync(connection, enqueueing.enqueue(request), ANYWHERE)
     return _answered(answer, validated=False)
 
 

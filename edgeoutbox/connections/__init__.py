@@ -4,77 +4,97 @@ Nothing here begins, commits or rolls back. A room per kind of database recognis
 on what was recognised.
 """
 
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, TypeAlias, TypeVar
+from collections.abc import Coroutine, Sequence
+from typing import Any, Protocol, TypeVar
 
-import aiosqlite
-
-from edgeoutbox.connections import sqlalchemy, sqlite
+from edgeoutbox.connections import postgres, sqlalchemy, sqlite
 from edgeoutbox.connections.recognised import Database, Recognised
 from edgeoutbox.errors import UnsupportedConnection
 from edgeoutbox.storage.protocol import ConnectionFacts, PostgresFacts, SqliteFacts
+from edgeoutbox.storage.statements.lanes import Lanes
 from edgeoutbox.storage.statements.steps import Row, Steps
 
 T = TypeVar("T")
 
-Check: TypeAlias = Callable[[ConnectionFacts], None]
-"""Raises for a connection that must not be used: of another database, or with a schema that this build cannot read."""
 
-_DATABASES: tuple[Database, ...] = (sqlite,)
+class Place(Protocol):
+    """Where the actions of a connection have to be: an open storage, or `ANYWHERE`."""
+
+    @property
+    def schema(self) -> str | None:
+        """The Postgres schema of our tables, or `None` for the one that the connection's search_path finds."""
+
+    def require_connection(self, facts: ConnectionFacts) -> None:
+        """Refuse a connection to another database, or to a schema that this build cannot read."""
+
+
+class Anywhere:
+    """Without an open outbox: wherever the connection leads, if this build can work with what is there."""
+
+    schema = None
+
+    def require_connection(self, facts: ConnectionFacts) -> None:
+        """Raise `WrongDatabase`, `MixedSqliteCopies` or `SchemaTooNew`."""
+        match facts:
+            case SqliteFacts():
+                sqlite.require_file(facts)
+            case PostgresFacts():
+                postgres.require_readable(facts)
+
+
+ANYWHERE = Anywhere()
+
+_DATABASES: tuple[Database, ...] = (sqlite, postgres)
 """The rooms that recognise connections, in the order in which they are asked."""
 
 
-def run_sync(connection: object, steps: Steps[T], check: Check) -> T:
-    """Run the steps on a synchronous connection. `check` may refuse it.
+def run_sync(connection: object, steps: Steps[T], place: Place, lanes: Lanes = Lanes()) -> T:  # noqa: B008 - immutable
+    """Run the steps of an enqueue into these lanes, or any others, on a synchronous connection.
 
-    Raises `UnsupportedConnection`, what `check` raises, and `StorageError` for the database's own errors.
+    Raises `UnsupportedConnection`, what `place` raises, and `StorageError` for the database's own errors.
     """
-    return _at_once(_run(_synchronous(connection), steps, check))
+    return _at_once(_run(_synchronous(connection), steps, place, lanes))
 
 
-async def run_async(connection: object, steps: Steps[T], check: Check) -> T:
+async def run_async(connection: object, steps: Steps[T], place: Place, lanes: Lanes = Lanes()) -> T:  # noqa: B008
     """Run the steps on any known connection."""
     if sqlalchemy.is_asynchronous(connection):
         asynchronous: Any = connection
-        result: T = await asynchronous.run_sync(lambda inner: run_sync(inner, steps, check))
+        result: T = await asynchronous.run_sync(lambda inner: run_sync(inner, steps, place, lanes))
         return result
-    return await _run(_recognised(connection), steps, check)
-
-
-def require_usable(facts: ConnectionFacts) -> None:
-    """The check without an open outbox: this build must be able to work with what the connection has open.
-
-    Raises `WrongDatabase`, `MixedSqliteCopies` or `SchemaTooNew`.
-    """
-    match facts:
-        case SqliteFacts():
-            sqlite.require_file(facts)
-        case PostgresFacts():
-            raise UnsupportedConnection("connection=: a connection to Postgres needs an open Outbox on its database")
+    return await _run(_recognised(connection), steps, place, lanes)
 
 
 def prepare(connection: object) -> None:
     """Set on a connection of your own what edgeoutbox recommends for the database that it works on.
 
-    WAL mode and a busy timeout, `synchronous=FULL` (an enqueue is durable when your commit returns),
+    On SQLite: WAL mode and a busy timeout, `synchronous=FULL` (an enqueue is durable when your commit returns),
     `recursive_triggers` (a REPLACE fires delete triggers), and no automatic checkpoints, which the executor's process
-    makes. Accepts `sqlite3`, `apsw` and a SQLAlchemy `Connection`; call it outside of a transaction. For aiosqlite use
-    `prepare_async`.
+    makes. Call it outside of a transaction. A connection to Postgres needs nothing and is left as it is. Accepts every
+    synchronous connection that `enqueue_sync` does; for others use `prepare_async`.
     """
     _at_once(_prepare(_synchronous(connection)))
 
 
-async def prepare_async(connection: aiosqlite.Connection) -> None:
-    """The same for an aiosqlite connection."""
+async def prepare_async(connection: object) -> None:
+    """The same for an asynchronous connection."""
+    if sqlalchemy.is_asynchronous(connection):
+        asynchronous: Any = connection
+        await asynchronous.run_sync(prepare)
+        return
     await _prepare(_recognised(connection))
 
 
-async def _run(connection: Recognised, steps: Steps[T], check: Check) -> T:
+async def _run(connection: Recognised, steps: Steps[T], place: Place, lanes: Lanes) -> T:
     try:
-        check(connection.facts_of(await _rows(connection, connection.facts, ())))
+        facts = connection.facts_of(await _rows(connection, connection.spell(connection.facts, place.schema), ()))
+        place.require_connection(facts)
+        schema = facts.schema if isinstance(facts, PostgresFacts) else None
+        for sql, parameters in connection.locks(lanes):
+            await _rows(connection, connection.spell(sql, schema), parameters)
         sql, parameters = next(steps)
         while True:
-            sql, parameters = steps.send(await _rows(connection, connection.spell(sql), parameters))
+            sql, parameters = steps.send(await _rows(connection, connection.spell(sql, schema), parameters))
     except StopIteration as stop:
         result: T = stop.value
         return result
@@ -83,7 +103,7 @@ async def _run(connection: Recognised, steps: Steps[T], check: Check) -> T:
         translated = connection.error(original if isinstance(original, Exception) else error)
         if translated is None:
             raise
-        raise translated from error
+        raise translated from None  # the driver's error, or SQLAlchemy's, shows rows and parameters in a log
     finally:
         steps.close()
         if connection.close is not None:

@@ -6,7 +6,8 @@ from typing import Any, NamedTuple, Protocol
 
 from edgeoutbox.errors import StorageError
 from edgeoutbox.storage.protocol import ConnectionFacts
-from edgeoutbox.storage.statements.steps import Row
+from edgeoutbox.storage.statements.lanes import Lanes
+from edgeoutbox.storage.statements.steps import Row, Statement
 
 
 class Execute(Protocol):
@@ -20,16 +21,18 @@ class Recognised(NamedTuple):
     """A caller's connection, as its database and its library want to be used.
 
     `facts` is asked before the first step, and `facts_of` reads its rows; it raises `NoSchema` when there are none.
-    `spell` turns a shared statement into the database's own, `error` the library's exception into one of ours, or
-    `None` when it is not the library's. `recommended` are the statements of `prepare`. `close` ends what an
-    asynchronous `execute` opened for itself, never the connection.
+    `spell` turns a shared statement into the database's own, in the Postgres schema of our tables where that is known.
+    `error` turns the library's exception into one of ours, or `None` when it is not the library's. `locks` are the
+    statements with which a database on which many write at once begins an enqueue, `recommended` those of `prepare`.
+    `close` ends what an asynchronous `execute` opened for itself, never the connection.
     """
 
     execute: Execute
     facts: str
     facts_of: Callable[[list[Row]], ConnectionFacts]
-    spell: Callable[[str], str]
+    spell: Callable[[str, str | None], str]
     error: Callable[[Exception], StorageError | None]
+    locks: Callable[[Lanes], Sequence[Statement]] = lambda _lanes: ()
     recommended: Sequence[str] = ()
     asynchronous: bool = False
     close: Callable[[], Awaitable[None]] | None = None

@@ -24,5 +24,6 @@ def is_asynchronous(connection: object) -> bool:
 
 def execute(connection: Any, sql: str, parameters: Sequence[Any]) -> list[Row]:
     """Run one statement of the driver's own SQL on a `Connection`."""
-    result = connection.exec_driver_sql(sql, tuple(parameters))
+    # An option that the caller gave its connection: on Postgres a cursor of the server's, which can only SELECT.
+    result = connection.exec_driver_sql(sql, tuple(parameters), execution_options={"stream_results": False})
     return [tuple(row) for row in result.fetchall()] if result.returns_rows else []

@@ -63,7 +63,7 @@ def _recognised(copy: Copy, execute: Execute, **more: Any) -> Recognised:
         execute=execute,
         facts=FACTS,
         facts_of=partial(_facts, copy),
-        spell=spell,
+        spell=lambda sql, _schema: spell(sql),
         error=storage_error,
         recommended=PREPARE,
         **more,

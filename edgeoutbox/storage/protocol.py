@@ -221,12 +221,28 @@ ConnectionFacts: TypeAlias = SqliteFacts | PostgresFacts
 """What a caller's connection said of itself."""
 
 
+@dataclass(frozen=True, slots=True)
+class Migrated:
+    """The version of a schema before and after its migration; `before` is `None` where there was none.
+
+    `grants` is the SQL that lets another role work with the tables, in databases that have roles.
+    """
+
+    before: int | None
+    after: int
+    grants: str | None = None
+
+
 class Storage(Protocol):
     """A database that keeps actions. One method is one state change."""
 
     @property
     def url(self) -> str:
         """Where the actions are; holds no secret."""
+
+    @property
+    def schema(self) -> str | None:
+        """The Postgres schema of our tables; `None` in a database of another kind."""
 
     async def open(self) -> None:
         """Connect, and migrate the schema. Raises `SchemaTooNew`, `UnsupportedSqlite` or `MixedSqliteCopies`."""

@@ -3,6 +3,7 @@
 import asyncio
 import sqlite3
 import sys
+import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -305,6 +306,15 @@ async def test_a_refused_enqueue_leaves_the_callers_transaction_open(world: Worl
         await world.outbox.enqueue(a_request("other", workspace_id=None), connection=world.caller.connection)
     await world.caller.commit()
     assert (await world.committed(), await world.orders()) == ({"k"}, 1)
+
+
+async def test_p12_a_refusal_shows_no_payload(world: World) -> None:
+    """Neither its text nor what a log shows of it: SQLAlchemy puts the parameters into its errors."""
+    await world.caller.begin()
+    with pytest.raises(StorageError, match="workspace_id") as refusal:
+        await world.outbox.enqueue(a_request("k", workspace_id=None), connection=world.caller.connection)
+    await world.caller.rollback()
+    assert "receipt" not in "".join(traceback.format_exception(refusal.value))
 
 
 async def test_reads_on_the_callers_connection_see_its_transaction(world: World) -> None:

@@ -3,7 +3,7 @@
 import logging
 
 from edgeoutbox import telemetry
-from edgeoutbox.errors import InvalidRequest, KeyOfAnotherKind, LaneBusy, UndecodableInLane
+from edgeoutbox.errors import DatabaseBusy, InvalidRequest, KeyOfAnotherKind, LaneBusy, UndecodableInLane
 from edgeoutbox.keys import canonical_json, digest, parse_json
 from edgeoutbox.model import ActionRequest, Enqueued
 from edgeoutbox.states import State
@@ -20,7 +20,7 @@ INSERT INTO agent_action (
   due_at, expires_at, trace_parent, state, admitted_at
 )
 VALUES (
-  ?, ?, ?, ?, ?, ?, ?, ?, ?, COALESCE(?, edgeoutbox_now()), ?, ?, ?,
+  ?, ?, ?, ?, ?, CAST(CAST(? AS TEXT) AS JSON), ?, ?, ?, COALESCE(?, edgeoutbox_now()), ?, ?, ?,
   CASE WHEN CAST(? AS TEXT) = 'ADMITTED' THEN edgeoutbox_now() END
 )
 ON CONFLICT (idempotency_key) DO NOTHING
@@ -44,8 +44,12 @@ ORDER BY id
 SUPERSEDE = """
 UPDATE agent_action
 SET state = 'CANCELLED', stop_reason = 'SUPERSEDED', payload = NULL, is_head = 0, ended_at = edgeoutbox_now()
-WHERE id = ?
+WHERE id = ? AND state IN ('PROPOSED', 'ADMITTED')
+RETURNING id
 """
+
+TRIES = 5
+"""How often an enqueue finds its key taken, and freed again before it can see by whom, until it gives up."""
 
 
 def enqueue(request: ActionRequest, *, proposed: bool = False, supersede: Supersede | None = None) -> Steps[Enqueued]:
@@ -56,13 +60,19 @@ def enqueue(request: ActionRequest, *, proposed: bool = False, supersede: Supers
         if not holder:
             superseded = yield from _supersede(request, supersede)
     state = State.PROPOSED if proposed else State.ADMITTED
-    rows = yield INSERT, _values(request, state)
-    if rows:
-        return Enqueued(
-            rows[0][0], created=True, same_content=True, validated=False, state=state, superseded=superseded
-        )
-    holders = yield HOLDER, (request.idempotency_key,)
-    return _answer(request, holders[0])
+    for _ in range(TRIES):
+        rows = yield INSERT, _values(request, state)
+        if rows:
+            return Enqueued(
+                rows[0][0], created=True, same_content=True, validated=False, state=state, superseded=superseded
+            )
+        holders = yield HOLDER, (request.idempotency_key,)
+        if holders:
+            return answer(request, holders[0])
+    raise DatabaseBusy(
+        f"kind {request.kind}: actions with this idempotency key were made and deleted {TRIES} times while it was "
+        "enqueued; enqueue it again, and look who deletes them"
+    )
 
 
 def enqueue_many(
@@ -71,8 +81,8 @@ def enqueue_many(
     """Enqueue each request, in order."""
     answers = []
     for request in requests:
-        answer = yield from enqueue(request, proposed=proposed, supersede=supersede)
-        answers.append(answer)
+        stored = yield from enqueue(request, proposed=proposed, supersede=supersede)
+        answers.append(stored)
     return answers
 
 
@@ -95,7 +105,8 @@ def _values(request: ActionRequest, state: State) -> tuple[str | int | None, ...
     )
 
 
-def _answer(request: ActionRequest, holder: Row) -> Enqueued:
+def answer(request: ActionRequest, holder: Row) -> Enqueued:
+    """The answer with the action in a row of `HOLDER`. Raises `KeyOfAnotherKind`."""
     action_id, kind, state = holder[0], holder[1], holder[5]
     lane_key, stored_digest, payload = (text(value) for value in holder[2:5])
     if kind != request.kind:
@@ -137,6 +148,11 @@ def _supersede(request: ActionRequest, supersede: Supersede) -> Steps[tuple[int,
         if state == State.EXECUTING and supersede.if_running == "refuse":
             raise LaneBusy(f"action {action_id} of kind {kind} is executing in this lane; enqueue when it has ended")
     waiting = [row[0] for row in rows if row[2] != State.EXECUTING]
+    superseded = set()
     for action_id in reversed(waiting):
-        yield SUPERSEDE, (action_id,)
-    return tuple(waiting)
+        ended = yield SUPERSEDE, (action_id,)
+        if ended:
+            superseded.add(action_id)
+        elif supersede.if_running == "refuse":  # only outside of a transaction, on a connection of the caller's
+            raise LaneBusy(f"action {action_id} in this lane was claimed or ended just now; look again")
+    return tuple(action_id for action_id in waiting if action_id in superseded)

@@ -11,6 +11,9 @@ runs it spells them for its database first:
   and one row that a driver cannot decode must not cost us the others; `text` in `rows` decodes what comes. And a driver
   that parses JSON by itself would not give us what was stored.
 
+A parameter that is JSON is `CAST(CAST(? AS TEXT) AS JSON)`: so a codec for JSON that somebody gave the driver never
+sees it. SQLite has no such type, and is told TEXT.
+
 What both read also means: flags are integers 0 and 1, so compare them (`? = 1`) where a truth is wanted; a parameter
 whose place gives it no type has a CAST, to BIGINT or TEXT.
 """
