@@ -11,6 +11,9 @@ from edgeoutbox import Adapter, Outbox
 from edgeoutbox.storage.sqlite.backend import SqliteStorage
 from edgeoutbox.storage.sqlite.drivers import ApswDriver, Driver, StdlibDriver
 from edgeoutbox.testing import MovableClock
+from tests.postgres.database import postgres_server
+
+__all__ = ["postgres_server"]
 
 OpenOutbox: TypeAlias = Callable[..., Awaitable[Outbox]]
 """Call it with adapters; every outbox that it opens is of the same database and is closed after the test."""

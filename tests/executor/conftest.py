@@ -3,14 +3,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.executor.world import DRIVERS, DriverType, World
+from tests.executor.postgres_world import PostgresWorld
+from tests.executor.world import DRIVERS, World
 
 
-@pytest.fixture(params=DRIVERS, ids=lambda driver: driver.copy)
+@pytest.fixture(params=(*DRIVERS, None), ids=lambda driver: driver.copy if driver else "postgres")
 async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
-    """A database of each driver."""
-    driver: DriverType = request.param
-    opened = World(tmp_path / "app.db", driver)
+    """A database of each driver of SQLite, and one on Postgres."""
+    if request.param is None:
+        opened: World = PostgresWorld(request.getfixturevalue("postgres_server"))
+    else:
+        opened = World(tmp_path / "app.db", request.param)
     async with opened.stack:
         yield opened
 

@@ -4,9 +4,10 @@ import pytest
 
 from edgeoutbox import Executor
 from edgeoutbox.testing import ScriptedAdapter
-from tests.executor.world import World, request
+from tests.executor.world import World, request, sqlite_only
 
 
+@sqlite_only("Postgres stores no text that is not in the encoding of its database")
 @pytest.mark.parametrize("where", ["payload", "lane_key", "idempotency_key"])
 async def test_a_row_that_is_not_utf8_stalls_nobody_else(world: World, where: str) -> None:
     """SQLite stores any bytes as text; such a row must not keep other actions from being claimed."""

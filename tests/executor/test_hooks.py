@@ -135,8 +135,8 @@ BAD_HOOKS: dict[str, Body] = {
     "commit behind a semicolon": ending("; COMMIT"),
     "commit as a second statement": ending("SELECT 1; COMMIT"),
     "release and savepoint": ending("SELECT ';'; RELEASE edgeoutbox_hook; SAVEPOINT edgeoutbox_hook"),
-    "insert or rollback": ending("INSERT OR ROLLBACK INTO heard VALUES ('not an integer')"),
-    "update or rollback": ending("UPDATE OR ROLLBACK heard SET one = 'not an integer'"),
+    "insert or rollback": ending("INSERT OR ROLLBACK INTO heard VALUES (1000)"),
+    "update or rollback": ending("UPDATE OR ROLLBACK heard SET one = 1000"),
     "a trigger that rolls back": ending("INSERT INTO traps VALUES (1)"),
     "no such table": ending("INSERT INTO nowhere VALUES (1)"),
     "insert into the guard": ending("UPDATE agent_action SET state = 'ADMITTED'"),
@@ -147,9 +147,8 @@ BAD_HOOKS: dict[str, Body] = {
 async def test_a_bad_hook_hurts_only_itself(world: World, hook: Body) -> None:
     """Whatever a hook does, the result is recorded, its own changes are undone, it stays owed, and others go on."""
     outbox = await world.outbox(HookedAdapter(hook), ScriptedAdapter("other"))
-    world.sql("CREATE TABLE heard (one INTEGER) STRICT")
-    world.sql("CREATE TABLE traps (one INTEGER) STRICT")
-    world.sql("CREATE TRIGGER sprung AFTER INSERT ON traps BEGIN SELECT RAISE(ROLLBACK, 'sprung'); END")
+    world.sql("CREATE TABLE heard (one INTEGER CHECK (one < 100))")
+    world.trap()
     await world.executor(outbox)
     asked = await outbox.enqueue(request())
     beside = await outbox.enqueue_many([request(f"b{n}", kind="other") for n in range(5)])
@@ -167,7 +166,7 @@ async def test_a_bad_hook_hurts_only_itself(world: World, hook: Body) -> None:
 async def test_a_hook_that_hides_its_attempt_to_commit(world: World, sql: str) -> None:
     """A refused COMMIT whose error the hook swallows has done nothing: its other changes commit with the end."""
     outbox = await world.outbox(HookedAdapter(swallowing(sql)))
-    world.sql("CREATE TABLE heard (one INTEGER) STRICT")
+    world.sql("CREATE TABLE heard (one INTEGER CHECK (one < 100))")
     await world.executor(outbox)
     asked = await outbox.enqueue(request())
     assert outcome(await ended(outbox, asked.id)) == ("DONE", "CONFIRMED")
@@ -202,8 +201,7 @@ async def test_a_bad_owed_hook_stalls_no_other(world: World) -> None:
 
     adapter = HookedAdapter(hook)
     outbox = await world.outbox(adapter)
-    world.sql("CREATE TABLE traps (one INTEGER)")
-    world.sql("CREATE TRIGGER sprung AFTER INSERT ON traps BEGIN SELECT RAISE(ROLLBACK, 'sprung'); END")
+    world.trap()
     await world.executor(outbox)
     asked = [await outbox.enqueue(request(key)) for key in ("bad", "b", "c")]
     for one in asked:
@@ -223,8 +221,7 @@ async def test_a_bad_hook_does_not_keep_expired_actions_alive(world: World) -> N
             await tx.execute("INSERT INTO traps VALUES (1)")
 
     outbox = await world.outbox(HookedAdapter(hook))
-    world.sql("CREATE TABLE traps (one INTEGER)")
-    world.sql("CREATE TRIGGER sprung AFTER INSERT ON traps BEGIN SELECT RAISE(ROLLBACK, 'sprung'); END")
+    world.trap()
     soon = world.clock.milliseconds + 10_000
     bad = await outbox.propose(request("bad", expires_at=soon, lane_key="lane"))
     good = await outbox.propose(request("good", expires_at=soon))

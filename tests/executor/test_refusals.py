@@ -62,17 +62,14 @@ async def test_p10_a_settlement_that_the_database_refuses_is_logged_and_let_go(
     """A trigger of the application's can refuse an end; it is logged, and the lane waits for no more than the lease."""
     adapter = ScriptedAdapter()
     outbox, _ = await world.running(adapter)
-    world.sql(
-        "CREATE TRIGGER no_done BEFORE UPDATE OF state ON agent_action WHEN NEW.state = 'DONE' "
-        "BEGIN SELECT RAISE(ABORT, 'not today'); END"
-    )
+    world.refuses_done()
     first = await outbox.enqueue(request("a", lane_key="lane"))
     second = await outbox.enqueue(request("b", lane_key="lane"))
     await until(lambda: "action.settle.refused" in caplog.text)
     while (logged := await last_attempt(outbox, first.id)).settled_at is None:
         await outbox.storage.changed(outbox.storage.mark(), 0.05)
     assert (logged.result, logged.recorded) == ("Done", False)
-    world.sql("DROP TRIGGER no_done")
+    await world.allows_done()
     await world.passes(121.0)
     assert outcome(await ended(outbox, first.id)) == ("UNCERTAIN", "LEASE_LOST_AFTER_WRITE")
     assert outcome(await ended(outbox, second.id)) == ("DONE", "CONFIRMED")

@@ -27,7 +27,7 @@ from edgeoutbox import (
     one,
 )
 from edgeoutbox.testing import ScriptedAdapter, Step, drain, until
-from tests.executor.world import World, ended, last_attempt, outcome, request, the
+from tests.executor.world import DATABASE_ERRORS, World, ended, last_attempt, outcome, request, the
 
 AT_MOST_ONCE_ENDS: list[tuple[Step, tuple[str, str]]] = [
     (Step(Done()), ("DONE", "CONFIRMED")),
@@ -390,10 +390,13 @@ async def test_a_poisonous_row_stalls_nobody(world: World, payload: str) -> None
     """However broken a row is that SQL put there, it ends FAILED, its lane goes on, and so does everybody else."""
     adapter = ScriptedAdapter(variants=one(Picky), max_attempts=1)
     outbox = await world.outbox(adapter)
-    world.sql(
-        "INSERT INTO agent_action (kind, idempotency_key, payload, lane_key) VALUES ('scripted', 'bad', ?, 'lane')",
-        payload,
-    )
+    insert = "INSERT INTO agent_action (kind, idempotency_key, payload, lane_key) VALUES ('scripted', 'bad', ?, 'lane')"
+    if world.stores(payload):
+        world.sql(insert, payload)
+    else:
+        with pytest.raises(DATABASE_ERRORS):
+            world.sql(insert, payload)
+        return
     behind = await outbox.enqueue(request("behind", lane_key="lane"))
     beside = await outbox.enqueue(request("beside"))
     await world.executor(outbox)

@@ -11,7 +11,7 @@ import pytest
 from edgeoutbox import Attempt, Done, Executor, Reread, Result, State
 from edgeoutbox.testing import ScriptedAdapter, Step, until
 from tests.executor.processes import run_python
-from tests.executor.world import DRIVERS, DriverType, World, ended, outcome, request, the
+from tests.executor.world import DRIVERS, DriverType, World, ended, outcome, request, sqlite_only, the
 
 
 class ClosedAdapter(ScriptedAdapter):
@@ -100,6 +100,41 @@ async def test_a_stop_that_is_cancelled_ends_the_grace_period(world: World) -> N
     assert world.sql("SELECT COUNT(*) FROM agent_action_executor") == [(0,)]
 
 
+async def test_a_stop_leaves_a_settlement_its_time(world: World) -> None:
+    """What the provider confirmed is recorded, although the grace period is over before the database has taken it."""
+    settling, over, go_on = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def hangs(_: Attempt[Any]) -> Result:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            over.set()
+        return Done()
+
+    adapter = ScriptedAdapter()
+    adapter.on("b", Step(hangs))
+    outbox = await world.outbox(adapter)
+    settle = outbox.storage.settle
+
+    async def slow(*args: Any) -> bool:
+        settling.set()
+        await go_on.wait()
+        return await settle(*args)
+
+    outbox.storage.settle = slow  # type: ignore[method-assign, assignment]
+    executor = await world.executor(outbox, grace=0.0)
+    confirmed = await outbox.enqueue(request("a"))
+    await settling.wait()
+    running = await outbox.enqueue(request("b"))
+    await adapter.wait_for_writes("b")
+    stopping = asyncio.ensure_future(executor.stop())
+    await over.wait()
+    go_on.set()
+    await stopping
+    assert outcome(await the(outbox, confirmed.id)) == ("DONE", "CONFIRMED")
+    assert outcome(await the(outbox, running.id)) == ("UNCERTAIN", "ERROR_AFTER_WRITE")
+
+
 async def test_a_stop_in_the_middle_of_a_claim_leaves_nothing_executing(world: World) -> None:
     """What was claimed while the stop came is begun, cancelled and given back, not left to its lease."""
     adapter = ScriptedAdapter()
@@ -129,6 +164,7 @@ async def test_a_stop_in_the_middle_of_a_claim_leaves_nothing_executing(world: W
     assert world.sql("SELECT DISTINCT state, attempt FROM agent_action") == [("ADMITTED", 0)]
 
 
+@sqlite_only("Postgres has no lock that stops every writer")
 async def test_a_stop_while_the_database_is_locked_ends(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """When the database takes no settlement, a stop does not wait for it for ever; the lease decides."""
     monkeypatch.setattr("edgeoutbox.executor.running.OVERRUN", 0.1)
@@ -355,6 +391,7 @@ own.commit()
 """
 
 
+@sqlite_only("the other program speaks to a file; the conformance suite asks the same of Postgres")
 async def test_a_commit_of_another_process_wakes_the_executor(world: World) -> None:
     """An idle executor starts what another program commits, long before its slowest look at the database."""
     adapter = ScriptedAdapter()

@@ -21,7 +21,7 @@ from edgeoutbox import (
 )
 from edgeoutbox.storage.protocol import Settlement
 from edgeoutbox.testing import ScriptedAdapter, Step, drain, until
-from tests.executor.world import World, ended, outcome, request, the
+from tests.executor.world import World, ended, last_attempt, outcome, request, the
 
 
 async def attempts_made(executor: Any, count: int) -> None:
@@ -225,6 +225,19 @@ async def test_a_lease_shorter_than_its_window_never_stalls_the_lane(world: Worl
     assert outcome(await the(outbox, first.id)) == ("FAILED", "ATTEMPTS_EXHAUSTED")
     assert outcome(await the(outbox, second.id)) == ("FAILED", "ATTEMPTS_EXHAUSTED")
     assert adapter.writes == []
+
+
+async def test_an_attempt_leaves_the_window_of_its_lease_free(world: World) -> None:
+    """An adapter that never comes to its fence is ended while the lease could still hold a write."""
+    adapter = ScriptedAdapter(lease=100.0, write_window=40.0)
+    adapter.on("a", Step(hangs=True, fence=False))
+    outbox, executor = await world.running(adapter)
+    asked = await outbox.enqueue(request())
+    await adapter.wait_for_calls("a")
+    await world.passes(60.1)
+    await attempts_made(executor, 1)
+    assert (await the(outbox, asked.id)).state is State.ADMITTED
+    assert (await last_attempt(outbox, asked.id)).result == "Timeout"
 
 
 @pytest.mark.parametrize("slept", [60.1, 3600.0])

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import apsw
+import psycopg
+import pytest
 
 from edgeoutbox import Action, ActionRequest, Adapter, AttemptRecord, Executor, Outbox, State
 from edgeoutbox.storage.sqlite.backend import SqliteStorage
@@ -17,7 +19,14 @@ from edgeoutbox.testing import MovableClock, until
 DriverType: TypeAlias = type[StdlibDriver] | type[ApswDriver]
 DRIVERS: tuple[DriverType, ...] = (StdlibDriver, ApswDriver)
 
-DATABASE_ERRORS = (sqlite3.Error, apsw.Error)
+
+def sqlite_only(why: str, fixture: str = "world") -> pytest.MarkDecorator:
+    """Run a test on both copies of SQLite and not on Postgres, for this reason."""
+    assert why
+    return pytest.mark.parametrize(fixture, DRIVERS, indirect=True, ids=lambda driver: driver.copy)
+
+
+DATABASE_ERRORS = (sqlite3.Error, apsw.Error, psycopg.Error)
 """What a connection of our own raises, whichever copy of SQLite it is of."""
 
 
@@ -63,7 +72,28 @@ class World:
         """A connection that is not the outbox's: another program's, as far as the database can tell."""
         return Foreign(self.driver().open(str(self.path), 5000, self.clock.register))
 
-    def taken(self, owner: str, lease: int, which: str = "1") -> None:
+    def stores(self, payload: str) -> bool:
+        """Whether the database takes any payload that looks like this."""
+        del payload
+        return True
+
+    def trap(self) -> None:
+        """Make a table `traps` of which a trigger lets no row in, and undoes as much as a trigger can."""
+        self.sql("CREATE TABLE traps (one INTEGER)")
+        self.sql("CREATE TRIGGER sprung AFTER INSERT ON traps BEGIN SELECT RAISE(ROLLBACK, 'sprung'); END")
+
+    def refuses_done(self) -> None:
+        """Let a trigger of the application's, `no_done`, refuse every end as DONE."""
+        self.sql(
+            "CREATE TRIGGER no_done BEFORE UPDATE OF state ON agent_action WHEN NEW.state = 'DONE' "
+            "BEGIN SELECT RAISE(ABORT, 'not today'); END"
+        )
+
+    async def allows_done(self) -> None:
+        """Drop that trigger."""
+        self.sql("DROP TRIGGER no_done")
+
+    def taken(self, owner: str, lease: int, which: str = "TRUE") -> None:
         """Let another process hold actions that wait, for so many milliseconds."""
         set_to = "state = 'EXECUTING', epoch = 1, attempt = 1, lease_owner = ?, lease_expires_at = ?"
         claim = f"UPDATE agent_action SET {set_to} WHERE {which}"  # noqa: S608 - the tests' own words

@@ -8,9 +8,10 @@ import pytest
 
 from edgeoutbox.testing.postgres import PostgresServer
 from tests.postgres.database import POSTGRES_SCHEMA, Connect, PostgresDatabase, postgres_server
+from tests.postgres.world import outbox, shop
 from tests.schema.database import SqliteDatabase
 
-__all__ = ["postgres_server"]
+__all__ = ["outbox", "postgres_server", "shop"]
 
 
 @pytest.fixture

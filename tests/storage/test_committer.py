@@ -3,7 +3,7 @@
 import asyncio
 import sqlite3
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from edgeoutbox.errors import DatabaseBusy, DatabaseUnavailable, StorageError
 from edgeoutbox.storage.sqlite.backend import SqliteStorage
 from edgeoutbox.storage.sqlite.committer import TURNS, Committer, InlineRunner, Runner, ThreadRunner
 from edgeoutbox.storage.sqlite.drivers import Driver
-from edgeoutbox.storage.sqlite.spelling import Connection
+from edgeoutbox.storage.sqlite.spelling import Connection, Shared
 from edgeoutbox.testing import MovableClock
 from edgeoutbox.testing.conformance.story import DONE, WINDOW, a_request, claim_all, enqueue
 from tests.storage.tapped import Tapped
@@ -29,6 +29,14 @@ def write(word: str) -> Callable[[Connection], str]:
         return word
 
     return operation
+
+
+def write_all(connection: Connection, words: Sequence[str]) -> Shared[str]:
+    """An operation that many share."""
+    yield
+    for word in words:
+        connection.execute(INSERT, (word,))
+    return words
 
 
 def write_twice(word: str, fault: Exception | None = None) -> Callable[[Connection], str]:
@@ -149,6 +157,30 @@ async def test_an_answer_comes_after_its_commit(bench: Bench) -> None:
     for n in range(5):
         await bench.committer.submit(write(f"w{n}"))
         assert bench.words()[-1] == f"w{n}"
+
+
+@pytest.mark.parametrize("shared", [True, False])
+async def test_nobody_is_answered_while_the_commit_is_under_way(
+    threaded: Bench, monkeypatch: pytest.MonkeyPatch, shared: bool
+) -> None:
+    """What is written is not yet stored: the answer waits for COMMIT to come back."""
+    began, may_end = threading.Event(), threading.Event()
+    execute = Tapped.execute
+
+    def slow(tapped: Tapped, sql: str, parameters: Sequence[Any] = ()) -> list[Any]:
+        if sql == "COMMIT":
+            began.set()
+            may_end.wait(10)
+        return execute(tapped, sql, parameters)
+
+    monkeypatch.setattr(Tapped, "execute", slow)
+    committer = threaded.committer
+    asked = asyncio.ensure_future(committer.submit_to(write_all, "a") if shared else committer.submit(write("a")))
+    await asyncio.to_thread(began.wait, 10)
+    await handed_over()
+    answered_early = asked.done()
+    may_end.set()
+    assert (await asked, threaded.words(), answered_early) == ("a", ["a"], False)
 
 
 async def test_a_failing_single_statement_costs_nobody_else_anything(bench: Bench) -> None:

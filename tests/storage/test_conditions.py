@@ -7,6 +7,7 @@ from enum import Enum, IntEnum, StrEnum
 from typing import Annotated, Any, Literal, Optional
 
 import apsw
+import psycopg
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,6 +15,8 @@ from pydantic import AliasChoices, BaseModel, Field, create_model
 from typing_extensions import TypedDict
 
 from edgeoutbox.errors import InvalidPayload, InvalidRequest, UnknownVariant
+from edgeoutbox.storage.postgres.conditions import sql_of as postgres_sql_of
+from edgeoutbox.storage.postgres.spelling import spell
 from edgeoutbox.storage.sqlite.conditions import sql_of
 from edgeoutbox.storage.statements.executors import _KINDS
 from edgeoutbox.variants import (
@@ -32,22 +35,42 @@ from edgeoutbox.variants import (
     tagged,
 )
 
-CONNECTIONS = (sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False), apsw.Connection(":memory:"))
+SQLITE = (sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False), apsw.Connection(":memory:"))
+POSTGRES: list[psycopg.Connection[tuple[Any, ...]]] = []
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _closed_afterwards() -> Iterator[None]:
-    """The two connections of this module live as long as it does."""
+    """The connections of this module live as long as it does."""
     yield
-    for connection in CONNECTIONS:
+    for connection in SQLITE:
         connection.close()
 
 
+@pytest.fixture(autouse=True, scope="module", params=["sqlite", "postgres"])
+def database(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Whom the conditions are asked of: both copies of SQLite, or Postgres."""
+    if request.param == "sqlite":
+        yield
+        return
+    server = request.getfixturevalue("postgres_server")
+    with server.connect() as connection:
+        POSTGRES.append(connection)
+        yield
+        POSTGRES.clear()
+
+
 def in_sql(condition: Condition, payload: Any, key: str = "k:send") -> list[bool]:
-    """What each copy of SQLite says."""
-    sql = f"SELECT {sql_of(condition)} FROM (SELECT ? AS payload, ? AS idempotency_key)"
+    """What each copy of SQLite says, or what Postgres says as often."""
     text = json.dumps(payload, ensure_ascii=False)
-    found = [connection.execute(sql, (text, key)).fetchall() for connection in CONNECTIONS]
+    if POSTGRES:
+        row = "SELECT CAST(CAST(? AS text) AS json) AS payload, CAST(? AS text) AS idempotency_key"
+        sql = spell(f"SELECT {postgres_sql_of(condition)} FROM ({row}) AS action").encode()
+        answers = POSTGRES[0].execute(sql, (text, key)).fetchall()
+        assert answers in ([(False,)], [(True,)]), answers
+        return [answers[0][0]] * 2
+    sql_ = f"SELECT {sql_of(condition)} FROM (SELECT ? AS payload, ? AS idempotency_key)"
+    found = [connection.execute(sql_, (text, key)).fetchall() for connection in SQLITE]
     for rows in found:
         assert rows in ([(0,)], [(1,)]), rows
     return [bool(rows[0][0]) for rows in found]
@@ -91,7 +114,7 @@ keys = st.sampled_from(
 def test_p11_the_sql_of_a_condition_agrees_with_its_python(
     condition: Condition, payload: dict[str, Any], key: str
 ) -> None:
-    """For random trees of conditions over random payloads and keys, in both copies of SQLite."""
+    """For random trees of conditions over random payloads and keys, in both copies of SQLite and in Postgres."""
     expected = holds(condition, payload, key)
     assert in_sql(condition, payload, key) == [expected, expected]
     assert selects(condition, json.dumps(payload), key) is expected

@@ -1,6 +1,6 @@
 """P7: the fence is on disk before the adapter may call the provider."""
 
-import asyncio
+import contextlib
 import os
 import shutil
 import sqlite3
@@ -15,10 +15,10 @@ import pytest
 
 from edgeoutbox.storage.protocol import Fence
 from edgeoutbox.storage.sqlite.backend import SqliteStorage
-from edgeoutbox.storage.sqlite.drivers import ApswDriver, Driver, DriverConnection, OnConnect, _prepared
-from edgeoutbox.storage.sqlite.spelling import Connection
+from edgeoutbox.storage.sqlite.drivers import Driver
 from edgeoutbox.testing import MovableClock
 from edgeoutbox.testing.conformance.story import WINDOW, claim, declare, enqueue
+from edgeoutbox.testing.disk import Disk
 from tests.storage.tapped import Tapped, TappedDriver
 
 FULL = 2
@@ -86,64 +86,24 @@ async def test_p7_a_fence_whose_commit_failed_is_no_fence(database: Path, driver
     await storage.close()
 
 
-def test_p7_a_fence_survives_the_loss_of_everything_that_was_not_synced(tmp_path: Path) -> None:
-    """A disk that keeps only what was synced still has the fence when begin_write returned.
-
-    apsw's VFS notes each sync; the copy that is opened afterwards holds of every file what was in it at its last sync.
-    """
-    synced: dict[str, bytes] = {}
-
-    class SyncingFile(apsw.VFSFile):
-        def __init__(self, name: Any, flags: list[int]) -> None:
-            super().__init__("", name, flags)
-            self._path = name.filename() if isinstance(name, apsw.URIFilename) else name
-
-        def xSync(self, flags: int) -> None:  # noqa: N802 - SQLite's own name
-            super().xSync(flags)
-            synced[self._path] = Path(self._path).read_bytes()
-
-    class SyncingVfs(apsw.VFS):
-        def __init__(self) -> None:
-            super().__init__("syncing", "")
-
-        def xOpen(self, name: Any, flags: list[int]) -> apsw.VFSFile:  # noqa: N802 - SQLite's own name
-            return SyncingFile(name, flags)
-
-        def xDelete(self, filename: str, syncdir: bool) -> None:  # noqa: N802 - SQLite's own name
-            super().xDelete(filename, syncdir)
-            synced.pop(filename, None)
-
-    vfs = SyncingVfs()
-    database = tmp_path / "app.db"
-
-    class VfsDriver(ApswDriver):
-        def open(self, path: str, busy_timeout: int, on_connect: OnConnect | None) -> Connection:
-            raw = apsw.Connection(path, vfs="syncing")
-            return _prepared(DriverConnection(raw), busy_timeout, on_connect)
-
-    async def story() -> int:
-        storage = SqliteStorage(database, VfsDriver())
-        await storage.open()
-        await declare(storage)
-        await enqueue(storage)
-        held = await claim(storage)
-        fence = await storage.begin_write(held.id, held.epoch, held.owner, WINDOW)
-        assert isinstance(fence, Fence)
-        # The power goes here: what was not synced by now never was.
-        for name, content in list(synced.items()):
-            after = tmp_path / "after" / Path(name).name
-            after.parent.mkdir(exist_ok=True)
-            after.write_bytes(content)
-        await storage.close()
-        return fence.written_at
-
-    written_at = asyncio.run(story())
-    vfs.unregister()
-    survivor = apsw.Connection(str(tmp_path / "after" / "app.db"))
-    assert survivor.execute("SELECT state, write_started_at FROM agent_action").fetchall() == [
-        ("EXECUTING", written_at)
-    ]
-    survivor.close()
+async def test_p7_a_fence_survives_the_loss_of_everything_that_was_not_synced(tmp_path: Path) -> None:
+    """A disk that keeps only what was synced still has the fence when begin_write returned."""
+    disk = Disk(tmp_path)
+    storage = SqliteStorage(tmp_path / "app.db", disk.driver())
+    await storage.open()
+    await declare(storage)
+    await enqueue(storage)
+    held = await claim(storage)
+    fence = await storage.begin_write(held.id, held.epoch, held.owner, WINDOW)
+    assert isinstance(fence, Fence)
+    disk.cut()
+    await storage.close()
+    disk.restore(lost=1.0)
+    with contextlib.closing(apsw.Connection(str(tmp_path / "app.db"))) as survivor:
+        assert survivor.execute("SELECT state, write_started_at FROM agent_action").fetchall() == [
+            ("EXECUTING", fence.written_at)
+        ]
+    disk.close()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL is a POSIX signal")

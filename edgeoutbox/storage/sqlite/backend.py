@@ -41,12 +41,24 @@ from edgeoutbox.storage.sqlite.drivers import (
     storage_error,
 )
 from edgeoutbox.storage.sqlite.spelling import Connection, run, spell
-from edgeoutbox.storage.sqlite.watch import Watch
+from edgeoutbox.storage.sqlite.watch import OpenEvents, Watch, events_of_system
 from edgeoutbox.storage.statements import deciding, enqueueing, executors, kinds, reading
 from edgeoutbox.storage.statements.steps import Steps
 from edgeoutbox.variants import Condition
 
 T = TypeVar("T")
+
+def create_private(path: Path) -> None:
+    """Make the file, readable by its owner only, if it is not there. Raises `DatabaseUnavailable`."""
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    except FileExistsError:
+        return
+    except OSError as error:
+        raise DatabaseUnavailable(
+            f"the database file {path.name} cannot be created ({error.strerror}); check its folder"
+        ) from None
+
 
 class SqliteStorage:
     """Actions in one SQLite file. `busy_timeout` is milliseconds; the other options are for tests."""
@@ -59,11 +71,13 @@ class SqliteStorage:
         busy_timeout: int = 5000,
         on_connect: OnConnect | None = None,
         runner: Callable[[], Runner] = ThreadRunner,
+        open_events: OpenEvents = events_of_system,
     ) -> None:
         self.path = Path(path).absolute()
         self.driver = driver
         self._busy_timeout = busy_timeout
         self._on_connect = on_connect
+        self._open_events = open_events
         self._committer = Committer(
             self._open_writer, Checkpoints(self.path), runner(), busy_timeout=busy_timeout
         )
@@ -71,6 +85,9 @@ class SqliteStorage:
         self._reading = asyncio.Lock()
         self._watch: Watch | None = None
         self._noted: copies.Opened | None = None
+
+    schema = None
+    """SQLite has no schemas."""
 
     @property
     def url(self) -> str:
@@ -92,25 +109,17 @@ class SqliteStorage:
                 "edgeoutbox.prepare() or prepare_async() on your own connections, or upgrade to SQLite 3.51.3",
             )
         copies.require_same_copy(self.path, self.driver.copy)
-        self._create_private()
+        create_private(self.path)
         try:
             self._noted = copies.opened(self.path, self.driver.copy)
             self._committer.start()
             self._reader = await self.driver.reader(str(self.path), self._busy_timeout, self._on_connect)
-            self._watch = Watch(self.path, lambda: self.driver.open(str(self.path), 0, self._on_connect))
+            self._watch = Watch(
+                self.path, lambda: self.driver.open(str(self.path), 0, self._on_connect), self._open_events
+            )
         except Exception as error:
             await self.close()
             raise storage_error(error) or error from error
-
-    def _create_private(self) -> None:
-        try:
-            os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-        except FileExistsError:
-            return
-        except OSError as error:
-            raise DatabaseUnavailable(
-                f"the database file {self.path.name} cannot be created ({error.strerror}); check its folder"
-            ) from None
 
     def _open_writer(self) -> Connection:
         connection = self.driver.open(str(self.path), self._busy_timeout, self._on_connect)

@@ -2,10 +2,12 @@
 
 import json
 from collections.abc import Iterable
+from functools import lru_cache
 
 from edgeoutbox.variants import AllOf, Condition, Each, KeySuffix, OneOf, Path, Scalar, Switch
 
 
+@lru_cache(maxsize=256)
 def sql_of(condition: Condition) -> str:
     """The condition in SQL; true for a row whose value is absent, like `edgeoutbox.variants.holds`.
 

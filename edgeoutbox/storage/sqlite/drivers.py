@@ -139,9 +139,15 @@ class AiosqliteReader:
 
 
 class ApswDriver:
-    """`sqlite+apsw://`: apsw's own, newer copy, for processes of our own and applications that use apsw."""
+    """`sqlite+apsw://`: apsw's own, newer copy, for processes of our own and applications that use apsw.
+
+    `vfs` is the name of an apsw VFS that stands in for the operating system's, such as a test's.
+    """
 
     copy: Copy = "apsw"
+
+    def __init__(self, vfs: str | None = None) -> None:
+        self._vfs = vfs
 
     def version(self) -> tuple[int, ...]:
         """The version of apsw's copy."""
@@ -149,7 +155,7 @@ class ApswDriver:
 
     def open(self, path: str, busy_timeout: int, on_connect: OnConnect | None) -> Connection:
         """Open a connection for the calling thread."""
-        raw = apsw.Connection(path)
+        raw = apsw.Connection(path, vfs=self._vfs)
         # Else the planner looks at bound values and compiles a claim anew each time: 200 microseconds instead of 10.
         raw.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         return _prepared(DriverConnection(raw), busy_timeout, on_connect)

@@ -33,17 +33,17 @@ def schema_sql() -> str:
     return Path(__file__).parents[3].joinpath("schema.sql").read_text(encoding="utf-8")
 
 
-def migrate(connection: Connection, migrations: Sequence[Migration] = MIGRATIONS, build: int = VERSION) -> None:
-    """Bring the database to this build's schema, in one transaction.
+def migrate(connection: Connection, migrations: Sequence[Migration] = MIGRATIONS, build: int = VERSION) -> int | None:
+    """Bring the database to this build's schema, in one transaction; returns the version found, `None` for none.
 
     Raises `SchemaTooNew`, having touched nothing, when a newer build owns the database and this one cannot read it.
     """
-    version = _version(connection, build)
-    if version is None:
-        _apply(connection)
-        version = 1
-    if any(step.version > version for step in migrations):
+    found = _version(connection, build)
+    if found is None:
+        found = _apply(connection, build)
+    if any(step.version > (found or 1) for step in migrations):
         _migrate(connection, migrations, build)
+    return found
 
 
 def require_schema(connection: Connection, build: int = VERSION) -> None:
@@ -76,16 +76,18 @@ def require_readable(version: int, readable_from: int, build: int = VERSION) -> 
         )
 
 
-def _apply(connection: Connection) -> None:
+def _apply(connection: Connection, build: int) -> int | None:
     connection.execute("BEGIN IMMEDIATE")
     try:
-        for statement in statements(schema_sql()):
+        found = _version(connection, build)  # somebody else may have been faster
+        for statement in statements(schema_sql()) if found is None else ():
             connection.execute(statement)
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
+    return found
 
 
 def _migrate(connection: Connection, migrations: Sequence[Migration], build: int) -> None:

@@ -17,7 +17,7 @@ NOW = "CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER)"
 """The database's clock in milliseconds, constant within a statement; `unixepoch('subsec')` needs SQLite 3.42."""
 
 # What stands in quotes is a value, whatever it says.
-_WORDS = re.compile(r"'(?:[^']|'')*'|edgeoutbox_now\(\)|edgeoutbox_text\(([\w.]+)\)")
+_WORDS = re.compile(r"'(?:[^']|'')*'|edgeoutbox_now\(\)|edgeoutbox_text\(([\w.]+)\)|AS JSON\)")
 
 
 @lru_cache(maxsize=256)
@@ -29,6 +29,8 @@ def spell(sql: str) -> str:
 def _spelled(found: re.Match[str]) -> str:
     if found[0].startswith("'"):
         return found[0]
+    if found[0] == "AS JSON)":
+        return "AS TEXT)"
     # As bytes: a driver that cannot decode one row's text would give us none.
     return f"CAST({found[1]} AS BLOB)" if found[1] else NOW
 

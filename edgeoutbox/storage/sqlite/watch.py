@@ -9,6 +9,7 @@ import itertools
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol, TypeAlias
 
 from edgeoutbox.storage.sqlite.spelling import Connection
 
@@ -20,12 +21,33 @@ POLL_QUIET = 0.25
 POLL_WITH_EVENTS = 1.0
 
 
+class Events(Protocol):
+    """What tells that somebody wrote to the database."""
+
+    async def wait(self, timeout: float) -> bool:
+        """Wait for a write, at most `timeout` seconds; true when there may have been one."""
+
+    def close(self) -> None:
+        """Release what was opened."""
+
+
+OpenEvents: TypeAlias = Callable[[Path], Events | None]
+"""Opens the events of a database file; `None` means that it has to be polled."""
+
+
+def events_of_system(path: Path) -> Events | None:
+    """Inotify on Linux; elsewhere nothing."""
+    return _Inotify.open(path) if sys.platform == "linux" else None
+
+
 class Watch:
     """Watches one database file. Its connection reads `data_version` in the event loop's thread: 4 microseconds."""
 
-    def __init__(self, path: Path, open_connection: Callable[[], Connection]) -> None:
+    def __init__(
+        self, path: Path, open_connection: Callable[[], Connection], open_events: OpenEvents = events_of_system
+    ) -> None:
         self._connection = open_connection()
-        self._events = _Inotify.open(path) if sys.platform == "linux" else None
+        self._events = open_events(path)
         self._unreadable = itertools.count(-1, -1)
 
     def mark(self) -> int:
@@ -37,6 +59,10 @@ class Watch:
 
     async def changed(self, since: int, timeout: float) -> bool:
         """Wait for a commit after the mark, at most `timeout` seconds."""
+        if since < 0 or self.mark() < 0:
+            # It cannot be read now, and may have changed: whoever claims at once finds that again, and again.
+            await asyncio.sleep(min(timeout, POLL_WITH_EVENTS))
+            return True
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         interval = POLL_ACTIVE
