@@ -59,7 +59,8 @@ class RunningAttempt:
         self._asleep = False
         self._limit: asyncio.Timeout | None = None
         writes = delivery is not Delivery.WRITES_NOTHING
-        self.deadline = claimed + self._kind.lease - (self._kind.write_window if writes else 0.0)
+        # What is left of the lease comes first: a lease of one window leaves exactly nothing, in floats too.
+        self.deadline = claimed + (self._kind.lease - (self._kind.write_window if writes else 0.0))
 
     @property
     def payload(self) -> Any:

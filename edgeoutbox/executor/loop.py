@@ -236,7 +236,8 @@ class Executor:
         except Exception as error:  # noqa: BLE001 - whatever it is, the executor looks again in a moment
             self._reports.storage(error)
             return [], False
-        self._reports.storage(None)
+        if claims:  # a claim that found nothing wrote nothing, and says nothing about the disk
+            self._reports.storage(None)
         taken = Counter(claim.action.kind for claim in claims)
         full = any(taken[kind.kind] == kind.limit for kind in served) or len(claims) == free
         return claims, full and self._running.executing < self._concurrency

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -53,9 +54,11 @@ class Upkeep:
             await self._running.watch_over()
             try:
                 await self.once()
-                if loop.time() - seen >= HEARTBEAT_EVERY:
+                # In an outage each time: it writes, so it shows whether the database takes anything again.
+                if loop.time() - seen >= HEARTBEAT_EVERY or not self._reports.storage_works:
                     seen = loop.time()
                     await self.arrive()
+                    self._reports.storage(None)
                 if loop.time() - swept >= SWEEP_EVERY:
                     swept = loop.time()
                     await self._sweep()
@@ -95,6 +98,7 @@ class Upkeep:
             self._reports.storage(error)
 
 
+@cache
 def _version() -> str:
     try:
         return version("edgeoutbox")

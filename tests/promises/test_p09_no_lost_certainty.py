@@ -8,7 +8,7 @@ import pytest
 
 from edgeoutbox import Done, EndedAction, Outbox, Transaction
 from edgeoutbox.testing import HookedAdapter, ScriptedAdapter, Step, until
-from tests.executor.world import World, ended, last_attempt, outcome, request, the
+from tests.executor.world import World, ended, last_attempt, outcome, request, sqlite_only, the
 
 
 def events(caplog: pytest.LogCaptureFixture, name: str) -> list[logging.LogRecord]:
@@ -16,6 +16,7 @@ def events(caplog: pytest.LogCaptureFixture, name: str) -> list[logging.LogRecor
     return [record for record in caplog.records if record.__dict__.get("event") == name]
 
 
+@sqlite_only("Postgres has no lock that stops every writer")
 async def test_p9_locked_for_longer_than_the_busy_timeout(world: World, caplog: pytest.LogCaptureFixture) -> None:
     """A foreign transaction holds the lock through several busy timeouts: the result is stored after it, said once."""
     gate = asyncio.Event()
@@ -51,6 +52,7 @@ async def test_p9_locked_for_longer_than_the_busy_timeout(world: World, caplog: 
     assert len(events(caplog, "storage.unavailable")) == 1
 
 
+@sqlite_only("it is the writer's own limit of pages; a server's disk fills for everybody")
 @pytest.mark.parametrize("hooked", [True, False])
 async def test_p9_the_disk_is_full_for_a_while(world: World, hooked: bool) -> None:
     """While no page can be added, the result waits; it is stored when there is room, without another call."""
@@ -84,6 +86,7 @@ async def limit_pages(outbox: Outbox, pages: int) -> None:
     await committer.submit(lambda connection: connection.execute(f"PRAGMA max_page_count = {pages}"))
 
 
+@sqlite_only("it is the writer's own limit of pages; a server's disk fills for everybody")
 async def test_p9_a_full_disk_refuses_enqueues_and_fences_clearly(world: World) -> None:
     """While the disk is full an enqueue raises a clear error and stores nothing half; afterwards it works by itself."""
     outbox, _ = await world.running(ScriptedAdapter())
@@ -99,6 +102,7 @@ async def test_p9_a_full_disk_refuses_enqueues_and_fences_clearly(world: World) 
     assert outcome(await ended(outbox, (await producer.enqueue(plain)).id)) == ("DONE", "CONFIRMED")
 
 
+@sqlite_only("Postgres has no lock that stops every writer")
 async def test_p9_the_executor_recovers_by_itself_and_says_so_once(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -133,6 +137,7 @@ async def test_p9_the_executor_recovers_by_itself_and_says_so_once(
     assert len(caplog.records) < 10
 
 
+@sqlite_only("a long reader is in the way of checkpoints of SQLite; to Postgres it is nothing")
 async def test_p9_a_long_reader_stops_nobody(world: World) -> None:
     """A foreign connection that keeps a snapshot open for the whole time neither blocks claims nor settlements."""
     adapter = ScriptedAdapter()

@@ -29,7 +29,7 @@ from edgeoutbox import (
 from edgeoutbox.storage.sqlite.drivers import ApswDriver
 from edgeoutbox.testing import ScriptedAdapter, Step, drain, until
 from tests.executor.processes import calls, program, run_python
-from tests.executor.world import DATABASE_ERRORS, DRIVERS, DriverType, World, ended, outcome, request, the
+from tests.executor.world import DATABASE_ERRORS, DRIVERS, DriverType, World, ended, outcome, request, sqlite_only, the
 
 
 @pytest.fixture(params=DRIVERS, ids=lambda driver: driver.copy)
@@ -86,6 +86,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
+@sqlite_only("the other program speaks to a file")
 @pytest.mark.parametrize("commits", ["commits", "does not"])
 async def test_p1_killed_around_the_commit(world: World, commits: str) -> None:
     """A program killed before its commit leaves neither its row nor its action; killed after it, both."""
@@ -203,6 +204,23 @@ async def test_p5_what_waits_holds_its_lane(world: World) -> None:
     assert [key for key in adapter.writes if key.startswith("p")] == []
 
 
+async def test_p5_what_comes_while_its_lane_executes_waits(world: World) -> None:
+    """Enqueued beside a running attempt, an action does not overtake its retry."""
+    gate = asyncio.Event()
+    adapter = ScriptedAdapter()
+    adapter.on("first", Step(Retry("421", wait=100.0), gate=gate))
+    outbox, executor = await world.running(adapter)
+    await outbox.enqueue(request("first", lane_key="lane"))
+    await adapter.wait_for_writes("first")
+    await outbox.enqueue(request("second", lane_key="lane"))
+    gate.set()
+    await until(lambda: executor.metrics.total("action.attempts") == 1)
+    await executor.until_idle()
+    assert [call.key for call in adapter.calls] == ["first"]
+    await drain(executor, world.clock)
+    assert adapter.writes == ["first", "first", "second"]
+
+
 @pytest.mark.parametrize("how", ["erased", "ended by sql", "reclaimed"])
 async def test_p6_a_stale_attempt_changes_nothing(world: World, how: str) -> None:
     """Once the action was erased, ended or claimed again, the running attempt gets no fence and settles nothing."""
@@ -260,6 +278,7 @@ async def test_p7_the_fence_is_committed_before_the_adapter_goes_on(world: World
     assert seen == [[(world.clock.milliseconds, world.clock.milliseconds)]]
 
 
+@sqlite_only("Postgres has no lock that stops every writer")
 async def test_p7_no_call_when_the_fence_cannot_be_stored(world: World) -> None:
     """While another program holds the write lock, no provider is called; the attempt does not count."""
     adapter = ScriptedAdapter()
@@ -381,6 +400,7 @@ async def test_p13_a_forgotten_subject_leaves_nothing(world: World) -> None:
     assert world.sql("SELECT * FROM agent_action_ended") == []
 
 
+@sqlite_only("the write lock of SQLite tells of a transaction; Postgres has no such lock")
 async def test_p14_no_transaction_across_a_provider_call(world: World) -> None:
     """From inside the adapter, before and behind its fence, another program gets the write lock at once."""
     locked: list[str] = []
