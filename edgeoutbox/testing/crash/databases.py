@@ -1,0 +1,48 @@
+"""Where a cell has its database: a file of its own, or a schema of its own on a Postgres server."""
+
+from contextlib import ExitStack
+from dataclasses import replace
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+from urllib.parse import quote, urlencode
+
+from edgeoutbox.testing.crash.matrix import POSTGRES, Cell
+
+if TYPE_CHECKING:
+    from edgeoutbox.testing.postgres import PostgresServer
+
+
+def postgres_cell(cell: Cell, server: "PostgresServer") -> Cell:
+    """The cell in a new schema of the server."""
+    from psycopg.conninfo import conninfo_to_dict  # noqa: PLC0415 - an extra
+
+    from edgeoutbox.storage.postgres.schema import schema_sql  # noqa: PLC0415 - an extra
+
+    conninfo = server.fresh_schema(schema_sql())
+    return replace(cell, database=f"{POSTGRES}:///?{urlencode(conninfo_to_dict(conninfo), quote_via=quote)}")
+
+
+class Databases:
+    """Gives each cell its database; a Postgres server runs from the first cell that needs one until the block ends."""
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+        self._server: PostgresServer | None = None
+
+    def of(self, cell: Cell) -> Cell:
+        """The cell with a database of its own. Raises what `PostgresServer` raises when there is none."""
+        if cell.database != POSTGRES:
+            return cell
+        if self._server is None:
+            from edgeoutbox.testing.postgres import PostgresServer  # noqa: PLC0415 - an extra
+
+            self._server = self._stack.enter_context(PostgresServer())
+        return postgres_cell(cell, self._server)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
