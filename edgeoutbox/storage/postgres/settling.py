@@ -15,6 +15,7 @@ from edgeoutbox.storage.statements.kinds import cool_down
 from edgeoutbox.storage.statements.owed import FORGET_ENDED
 from edgeoutbox.storage.statements.rows import COLUMNS, action_of, columns
 from edgeoutbox.storage.statements.steps import Steps
+from edgeoutbox.storage.turns import turns
 from edgeoutbox.variants import Condition
 
 Settling: TypeAlias = tuple[Claim, Settlement]
@@ -191,15 +192,10 @@ def settle(claim: Claim, settlement: Settlement, hook: Hook) -> Steps[bool]:
 def settle_many(settlements: Sequence[Settling]) -> Steps[Sequence[bool]]:
     """Write each settlement whose claim still holds its action, and fill the log for all; whether each was written."""
     recorded = [False] * len(settlements)
-    left = list(range(len(settlements)))
-    while left:
-        # Claims of one action take turns: of two rows for one action, an UPDATE would choose one.
-        firsts = {settlements[place][0].id: place for place in reversed(left)}
-        turn = sorted(firsts.values())
+    for turn in turns([claim.id for claim, _ in settlements]):
         answers = yield from _settle_each([settlements[place] for place in turn], forget=True)
         for place, done in zip(turn, answers, strict=True):
             recorded[place] = done
-        left = sorted(set(left) - set(turn))
     return recorded
 
 
