@@ -46,7 +46,7 @@ def _flags_without_type(options: list[Any]) -> list[Any]:
 app = typer.Typer(
     cls=_Group,
     name="edgeoutbox",
-    help="Effects on the outside world as rows of your SQLite database, carried out as often as was meant.",
+    help="Effects on the outside world as rows of your own database, carried out as often as was meant.",
     epilog="\n".join(["Exit codes:", *(f"  {code.value}  {meaning}" for code, meaning in MEANINGS.items())]),
     no_args_is_help=True,
     add_completion=False,

@@ -10,7 +10,7 @@ from edgeoutbox.cli.commands import Place
 from edgeoutbox.errors import InvalidRequest, NoSuchAction
 from edgeoutbox.model import Action
 from edgeoutbox.outbox import Adapters, Outbox
-from edgeoutbox.sidecar.database import require_database
+from edgeoutbox.sidecar.database import require_there
 from edgeoutbox.sidecar.logs import log_to_stderr
 from edgeoutbox.sidecar.plugins import make_adapters
 
@@ -39,7 +39,7 @@ async def with_adapters(place: Place) -> AsyncIterator[Outbox]:
 @asynccontextmanager
 async def _opened(place: Place, adapters: Adapters) -> AsyncIterator[Outbox]:
     log_to_stderr(level=logging.WARNING)
-    require_database(place.configuration.database)
+    await require_there(place.configuration.database)
     async with Outbox(place.configuration.database, adapters) as outbox:
         yield outbox
 

@@ -11,6 +11,7 @@ import typer
 
 from edgeoutbox.adapter import Adapter, Check
 from edgeoutbox.cli.commands import JsonOption, Place, command
+from edgeoutbox.cli.copying import said
 from edgeoutbox.cli.exits import Exit
 from edgeoutbox.cli.output import say, write_json, write_table
 from edgeoutbox.cli.template import configuration_text
@@ -23,10 +24,11 @@ from edgeoutbox.sidecar.configuration import (
     FILE_NAME,
     Configuration,
 )
-from edgeoutbox.sidecar.database import absolute_url, path_of, require_database
+from edgeoutbox.sidecar.database import absolute_url, is_file, path_of, require_database, shown
 from edgeoutbox.sidecar.health import check_database
 from edgeoutbox.sidecar.logs import log_to_stderr
 from edgeoutbox.sidecar.plugins import SendsTestMessage, adapter_name, list_captured, make_adapters
+from edgeoutbox.storage.places import place_of
 from edgeoutbox.storage.sqlite.schema import schema_sql
 
 
@@ -59,6 +61,8 @@ def _named_database(place: Place, file: Path) -> str:
 
 async def _make_database(url: str) -> str:
     """Create what is missing of a database, and say what that was."""
+    if not is_file(url):
+        return f"{shown(url)}: {said(await place_of(url).migrate())}"
     path = path_of(url)
     did = "created"
     if path.exists():

@@ -49,7 +49,8 @@ class Upkeep:
     async def run(self) -> None:
         """Keep the house until cancelled."""
         loop = asyncio.get_running_loop()
-        seen = swept = loop.time()
+        seen = loop.time()
+        swept = seen - SWEEP_EVERY  # at once, for programs that never live for a minute
         while True:
             await self._running.watch_over()
             try:

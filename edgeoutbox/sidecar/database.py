@@ -7,24 +7,33 @@ import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 from urllib.parse import quote, unquote, urlsplit
 
 import apsw
 
 from edgeoutbox.errors import ConfigurationError, DatabaseUnavailable, NoSchema
 from edgeoutbox.storage import open_storage
+from edgeoutbox.storage.places import place_of
+from edgeoutbox.storage.sqlite.conditions import sql_of
 from edgeoutbox.storage.sqlite.drivers import DriverConnection, storage_error
 from edgeoutbox.storage.sqlite.schema import require_readable
 from edgeoutbox.storage.sqlite.spelling import run
 from edgeoutbox.storage.statements.steps import Row, Steps
+from edgeoutbox.variants import Condition
+
+if TYPE_CHECKING:
+    from edgeoutbox.sidecar.postgres import PostgresLook
 
 T = TypeVar("T")
 
 BUSY_TIMEOUT = 5000
 """Milliseconds to wait for a lock."""
 
-_URLS = "url: write sqlite:///app.db or sqlite+apsw:///app.db; an absolute path takes a fourth slash"
+_URLS = (
+    "url: write sqlite:///app.db or sqlite+apsw:///app.db, where an absolute path takes a fourth slash, or "
+    "postgresql://user@host/name?schema=name"
+)
 _CREATE = "create it with: edgeoutbox init"
 
 
@@ -32,6 +41,9 @@ def absolute_url(given: str, folder: Path) -> str:
     """A database's URL with its path made absolute. A plain path means `sqlite+apsw:///`."""
     if "://" not in given:
         given = f"sqlite+apsw:///{quote(given)}"
+    if not is_file(given):
+        open_storage(given)
+        return given
     try:
         open_storage(given)  # its rules on URLs hold here too
     except ConfigurationError:
@@ -41,20 +53,32 @@ def absolute_url(given: str, folder: Path) -> str:
     return f"{parts.scheme}:///{quote(str(path))}"
 
 
+def is_file(url: str) -> bool:
+    """Whether the URL is of a database in a file; Postgres is reached over a connection."""
+    return urlsplit(url).scheme not in {"postgresql", "postgres"}
+
+
+def shown(url: str) -> str:
+    """The database as it may be printed: a file's path, or a URL without its password."""
+    return str(path_of(url)) if is_file(url) else open_storage(url).url
+
+
 def path_of(url: str) -> Path:
     """The file of a database's absolute URL."""
     return Path(unquote(urlsplit(url).path).removeprefix("/"))
 
 
 def driver_of(url: str) -> str:
-    """The driver of a database's URL: `apsw`, or `sqlite3` for the standard library's."""
+    """The driver of a database's URL: `apsw`, `sqlite3` for the standard library's, or `psycopg`."""
+    if not is_file(url):
+        return "psycopg"
     return "apsw" if urlsplit(url).scheme == "sqlite+apsw" else "sqlite3"
 
 
 def refuse_folder(url: str) -> None:
     """Refuse a folder in the place of a database. Raises `DatabaseUnavailable`."""
     path = path_of(url)
-    if path.is_dir():
+    if is_file(url) and path.is_dir():
         raise DatabaseUnavailable(f"{path} is a folder; name a file in it with --database")
 
 
@@ -70,6 +94,15 @@ def require_database(url: str) -> None:
     with Look(url) as look:
         version, readable_from = look.schema()
     require_readable(version, readable_from)
+
+
+async def require_there(url: str) -> None:
+    """The same for a database of either kind."""
+    if is_file(url):
+        require_database(url)
+        return
+    async with place_of(url).opened():
+        pass
 
 
 class Look:
@@ -138,6 +171,10 @@ class Look:
             return DatabaseUnavailable(f"{name} is not an SQLite database; name another with --database")
         return storage_error(error) or error
 
+    def condition(self, condition: Condition) -> str:
+        """A condition of rows as SQL."""
+        return sql_of(condition)
+
     def schema(self) -> tuple[int, int]:
         """The version of the schema and the earliest build that may open it. Raises `NoSchema`."""
         if self.rows("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'agent_action_schema'"):
@@ -148,6 +185,15 @@ class Look:
             f"{path} has no edgeoutbox tables; add them with: edgeoutbox schema | sqlite3 {path.name}, "
             "or let edgeoutbox run do it"
         )
+
+
+def look_at(url: str) -> "Look | PostgresLook":
+    """A look at a database of either kind."""
+    if is_file(url):
+        return Look(url)
+    from edgeoutbox.sidecar.postgres import PostgresLook  # noqa: PLC0415 - its driver is an extra
+
+    return PostgresLook(url)
 
 
 def _query(sql: str) -> Steps[list[Row]]:

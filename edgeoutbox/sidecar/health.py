@@ -1,15 +1,19 @@
 """What `doctor` looks at in the database: each check says whether it holds, and how to mend it."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from edgeoutbox.adapter import Check
 from edgeoutbox.errors import DatabaseBusy, StorageError
-from edgeoutbox.sidecar.database import Look, driver_of, path_of, require_database
+from edgeoutbox.sidecar.database import Look, driver_of, is_file, look_at, require_database, shown
 from edgeoutbox.storage.protocol import ExecutorRecord
-from edgeoutbox.storage.sqlite.conditions import sql_of
 from edgeoutbox.storage.sqlite.drivers import has_wal_reset_defect
-from edgeoutbox.storage.sqlite.spelling import NOW
+from edgeoutbox.storage.sqlite.schema import require_readable
+from edgeoutbox.storage.statements.copying import HELD_BY
 from edgeoutbox.storage.statements.executors import there
+
+if TYPE_CHECKING:
+    from edgeoutbox.sidecar.postgres import PostgresLook
 
 _LOCK_WAIT = 1000
 """Milliseconds to wait for the write lock: a program that is well keeps it for a fraction of that."""
@@ -22,7 +26,8 @@ _QUICK_CHECK = "PRAGMA quick_check(3)"
 _DUE = """
 SELECT kind, COUNT(*) FROM agent_action
 WHERE state IN ('PROPOSED', 'ADMITTED', 'EXECUTING')
-  AND ((state = 'ADMITTED' AND is_head = 1 AND due_at <= {now}) OR (state = 'EXECUTING' AND lease_expires_at <= {now}))
+  AND ((state = 'ADMITTED' AND is_head = 1 AND due_at <= edgeoutbox_now())
+       OR (state = 'EXECUTING' AND lease_expires_at <= edgeoutbox_now()))
   AND {condition}
 GROUP BY kind
 ORDER BY kind
@@ -30,7 +35,7 @@ ORDER BY kind
 
 _WEATHER = """
 SELECT kind, paused_by, cooling_reason FROM agent_action_kind
-WHERE paused_by IS NOT NULL OR cooling_until > {now}
+WHERE paused_by IS NOT NULL OR cooling_until > edgeoutbox_now()
 ORDER BY kind
 """
 
@@ -41,21 +46,24 @@ def check_database(url: str, configured: Collection[str] = ()) -> Iterator[Check
     `configured` are the kinds that an executor of this configuration would carry out.
     """
     try:
-        require_database(url)
-    except StorageError as error:
-        yield Check("database", ok=False, detail=str(error))
-        return
-    yield Check("database", ok=True, detail=str(path_of(url)))
-    try:
-        with Look(url) as look:
-            yield from _look(look, driver_of(url), configured)
+        if is_file(url):
+            require_database(url)
+        with look_at(url) as look:
+            version, readable_from = look.schema()
+            require_readable(version, readable_from)
+            yield Check("database", ok=True, detail=shown(url))
+            readable = f"readable by builds of schema {readable_from} or later"
+            yield Check("schema", ok=True, detail=f"version {version}, {readable}")
+            if isinstance(look, Look):
+                yield from _file(look, driver_of(url))
+            else:
+                yield Check("postgres", ok=True, detail=f"{look.version} through psycopg")
+            yield from _work(look, configured)
     except StorageError as error:
         yield Check("database", ok=False, detail=str(error))
 
 
-def _look(look: Look, driver: str, configured: Collection[str]) -> Iterator[Check]:
-    version, readable_from = look.schema()
-    yield Check("schema", ok=True, detail=f"version {version}, readable by builds of schema {readable_from} or later")
+def _file(look: Look, driver: str) -> Iterator[Check]:
     yield _sqlite(look, driver)
     yield _journal(look)
     found = [str(row[0]) for row in look.rows(_QUICK_CHECK)]
@@ -68,17 +76,25 @@ def _look(look: Look, driver: str, configured: Collection[str]) -> Iterator[Chec
         else f"{found[0]}; stop every program that uses the file, and restore a backup or use sqlite3 .recover",
     )
     yield _lock(look)
+
+
+def _work(look: "Look | PostgresLook", configured: Collection[str]) -> Iterator[Check]:
     executors = look.taken(there())
     due = _due(look)
     yield _executors(executors, due, configured)
     yield from _unserved(look, executors, due, configured)
     for kind, what in _weather(look).items():
-        yield Check(f"kind {kind}", ok=False, detail=f"{what}; go on with: edgeoutbox resume {kind}")
+        mend = (
+            "its actions are carried out there, and would be sent a second time here"
+            if HELD_BY in what
+            else f"go on with: edgeoutbox resume {kind}"
+        )
+        yield Check(f"kind {kind}", ok=False, detail=f"{what}; {mend}")
 
 
 def what_remains(url: str, configured: Collection[str]) -> str:
     """What is due and why it was not carried out, after an executor of these kinds found nothing more to do."""
-    with Look(url) as look:
+    with look_at(url) as look:
         due, weather = _due(look), _weather(look)
     if not due:
         return "nothing due remains"
@@ -125,13 +141,16 @@ def _executors(executors: Sequence[ExecutorRecord], due: Mapping[str, int], conf
 
 
 def _unserved(
-    look: Look, executors: Sequence[ExecutorRecord], due: Mapping[str, int], configured: Collection[str]
+    look: "Look | PostgresLook",
+    executors: Sequence[ExecutorRecord],
+    due: Mapping[str, int],
+    configured: Collection[str],
 ) -> Iterator[Check]:
     """What is due of a kind, or of a variant, that nobody carries out."""
     for kind, count in due.items():
         conditions = [executor.kinds[kind] for executor in executors if kind in executor.kinds]
         if conditions:
-            unknown = _due(look, f"NOT ({' OR '.join(map(sql_of, conditions))})").get(kind, 0)
+            unknown = _due(look, f"NOT ({' OR '.join(map(look.condition, conditions))})").get(kind, 0)
             if unknown:
                 mend = "check what the payloads name, or start a build that knows it"
                 detail = f"{unknown} due, of a variant that no running executor decodes; {mend}"
@@ -144,12 +163,12 @@ def _unserved(
             yield Check(f"kind {kind}", ok=False, detail=detail)
 
 
-def _due(look: Look, condition: str = "1") -> dict[str, int]:
-    return {str(kind): int(count) for kind, count in look.rows(_DUE.format(now=NOW, condition=condition))}
+def _due(look: "Look | PostgresLook", condition: str = "1 = 1") -> dict[str, int]:
+    return {str(kind): int(count) for kind, count in look.rows(_DUE.format(condition=condition))}
 
 
-def _weather(look: Look) -> dict[str, str]:
+def _weather(look: "Look | PostgresLook") -> dict[str, str]:
     return {
         str(kind): f"paused by {paused_by}" if paused_by else f"cooling down: {reason}"
-        for kind, paused_by, reason in look.rows(_WEATHER.format(now=NOW))
+        for kind, paused_by, reason in look.rows(_WEATHER)
     }

@@ -11,7 +11,7 @@ from edgeoutbox.adapter import Adapter
 from edgeoutbox.executor import Executor
 from edgeoutbox.outbox import Outbox
 from edgeoutbox.sidecar.configuration import Configuration
-from edgeoutbox.sidecar.database import driver_of, path_of
+from edgeoutbox.sidecar.database import driver_of, is_file, shown
 from edgeoutbox.sidecar.health import what_remains
 from edgeoutbox.storage.sqlite.drivers import ApswDriver, StdlibDriver
 
@@ -48,9 +48,11 @@ async def serve(
 def introduction(configuration: Configuration, adapters: Mapping[str, Adapter[Any]]) -> Iterable[str]:
     """What runs here, one line each: database, driver, kinds, and where each kind delivers to; no secret."""
     driver = driver_of(configuration.database)
-    version = (ApswDriver() if driver == "apsw" else StdlibDriver()).version()
-    yield f"database: {path_of(configuration.database)}"
-    yield f"driver: {driver} (SQLite {'.'.join(map(str, version))})"
+    yield f"database: {shown(configuration.database)}"
+    if is_file(configuration.database):
+        version = (ApswDriver() if driver == "apsw" else StdlibDriver()).version()
+        driver = f"{driver} (SQLite {'.'.join(map(str, version))})"
+    yield f"driver: {driver}"
     yield f"kinds: {', '.join(f'{name} ({adapter.kind.delivery})' for name, adapter in adapters.items())}"
     for name, adapter in adapters.items():
         yield f"relay: {name} -> {adapter.destination()}"

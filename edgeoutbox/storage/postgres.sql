@@ -301,7 +301,7 @@ CREATE INDEX IF NOT EXISTS ix_agent_action_ended_due ON agent_action_ended (kind
 -- The guard: what may be inserted, and what may change whatever the statement names
 
 CREATE OR REPLACE FUNCTION guard_agent_action() RETURNS trigger
-LANGUAGE plpgsql SET search_path FROM CURRENT
+LANGUAGE plpgsql SET search_path FROM CURRENT SET enable_seqscan = off
 AS $$
 DECLARE
   refused text;
@@ -432,7 +432,7 @@ FOR EACH ROW EXECUTE FUNCTION guard_agent_action_given();
 -- The guard: which steps may be taken. It runs when a statement names the state, even to leave it as it is.
 
 CREATE OR REPLACE FUNCTION guard_agent_action_step() RETURNS trigger
-LANGUAGE plpgsql SET search_path FROM CURRENT
+LANGUAGE plpgsql SET search_path FROM CURRENT SET enable_seqscan = off
 AS $$
 DECLARE
   refused text;
@@ -489,7 +489,7 @@ FOR EACH ROW EXECUTE FUNCTION guard_agent_action_step();
 -- The heads of lanes
 
 CREATE OR REPLACE FUNCTION keep_agent_action_lane_head() RETURNS trigger
-LANGUAGE plpgsql SET search_path FROM CURRENT
+LANGUAGE plpgsql SET search_path FROM CURRENT SET enable_seqscan = off
 AS $$
 DECLARE
   lane text := CASE TG_OP WHEN 'DELETE' THEN OLD.lane_key ELSE NEW.lane_key END;
@@ -588,7 +588,7 @@ FOR EACH ROW WHEN (
 EXECUTE FUNCTION notify_agent_action();
 
 CREATE OR REPLACE FUNCTION follow_agent_action() RETURNS trigger
-LANGUAGE plpgsql SET search_path FROM CURRENT
+LANGUAGE plpgsql SET search_path FROM CURRENT SET enable_seqscan = off
 AS $$
 BEGIN
   IF TG_OP = 'DELETE' THEN
@@ -615,7 +615,7 @@ FOR EACH ROW EXECUTE FUNCTION follow_agent_action();
 -- The guard of the dispatch log, of the kinds, and against TRUNCATE
 
 CREATE OR REPLACE FUNCTION guard_agent_action_attempt() RETURNS trigger
-LANGUAGE plpgsql SET search_path FROM CURRENT
+LANGUAGE plpgsql SET search_path FROM CURRENT SET enable_seqscan = off
 AS $$
 DECLARE
   refused text;
@@ -641,7 +641,7 @@ CREATE OR REPLACE TRIGGER guard_agent_action_attempt BEFORE UPDATE OR DELETE ON 
 FOR EACH ROW EXECUTE FUNCTION guard_agent_action_attempt();
 
 CREATE OR REPLACE FUNCTION guard_agent_action_kind() RETURNS trigger
-LANGUAGE plpgsql SET search_path FROM CURRENT
+LANGUAGE plpgsql SET search_path FROM CURRENT SET enable_seqscan = off
 AS $$
 DECLARE
   loosened boolean;

@@ -118,7 +118,7 @@ def test_a_file_that_is_no_database(terminal: Terminal) -> None:
     assert "edgeoutbox.db is not an SQLite database; name another with --database" in terminal.said
     terminal.run("list", "--database", ".", exit_code=3)
     assert "is a folder" in terminal.said
-    terminal.run("list", "--database", "postgres://x", exit_code=2)
+    terminal.run("list", "--database", "mysql://x", exit_code=2)
     assert "url: write sqlite:///app.db or sqlite+apsw:///app.db" in terminal.said
     assert (terminal.folder / "edgeoutbox.db").read_text(encoding="utf-8") == "something else"
 

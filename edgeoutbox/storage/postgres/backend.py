@@ -62,6 +62,7 @@ class PostgresStorage:
         self._executing = Committer(self._sessions, self._watch.raise_mark)
         self._facts: PostgresFacts | None = None
         self._doubtful: dict[tuple[int, int], None] = {}
+        self._unheard: list[Claim] = []
 
     @property
     def url(self) -> str:
@@ -145,11 +146,30 @@ class PostgresStorage:
 
     async def claim(self, served: Sequence[Served], limit: int, owner: str, *, reclaim: bool = True) -> list[Claim]:
         """Take due heads and lost leases."""
-        return await self._write(lambda: claiming.claim(served, limit, owner, reclaim=reclaim))
+        return await self._claim(lambda: claiming.claim(served, limit, owner, reclaim=reclaim))
 
     async def claim_one(self, served: Served, action_id: int, owner: str) -> Claim | None:
         """Take one head, whatever its due_at."""
-        return await self._write(lambda: claiming.claim_one(served, action_id, owner))
+        claims = await self._claim(lambda: claiming.claim_one(served, action_id, owner))
+        return claims[0] if claims else None
+
+    async def _claim(self, steps: Callable[[], Steps[list[Claim]]]) -> list[Claim]:
+        unheard = tuple(self._unheard)
+        took: list[Claim] = []
+
+        def taking() -> Steps[list[Claim]]:
+            yield from claiming.let_go_all(unheard)
+            took[:] = yield from steps()
+            return list(took)
+
+        try:
+            claims = await self._write(taking)
+        except OutcomeUnknown:
+            # If they are held, nobody runs them; and nobody takes from an owner that lives, least of all itself.
+            self._unheard += took
+            raise
+        self._unheard = [claim for claim in self._unheard if claim not in unheard]
+        return claims
 
     async def begin_write(self, action_id: int, epoch: int, owner: str, window: int) -> Fence | Refusal:
         """Store the fence durably."""

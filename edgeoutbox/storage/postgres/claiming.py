@@ -92,24 +92,37 @@ FILL_DIGEST = "UPDATE agent_action SET payload_digest = ? WHERE id = ? AND paylo
 # Wait for these rows, in the order in which everybody waits for rows. Whoever has waited judges in a new statement: it
 # sees what was committed meanwhile, and its clock is not the one of before the wait.
 LOCK = """
-SELECT id FROM agent_action WHERE id IN (SELECT CAST(value AS bigint) FROM json_array_elements_text(CAST(? AS json)))
-ORDER BY id FOR NO KEY UPDATE
+SELECT action.id
+FROM (SELECT CAST(value AS bigint) AS id FROM json_array_elements_text(CAST(? AS json)) ORDER BY 1) AS wanted
+CROSS JOIN LATERAL (SELECT id FROM agent_action WHERE id = wanted.id FOR NO KEY UPDATE) AS action
+"""
+
+# Still EXECUTING until its lease ends, but nobody's.
+LET_GO = """
+UPDATE agent_action SET lease_owner = NULL WHERE id = ? AND epoch = ? AND lease_owner = ? AND state = 'EXECUTING'
+"""
+
+# A row by its id, to be joined LATERAL, and then to be changed by its ctid: it is locked before, so no other version of it
+# comes. OFFSET keeps the planner from joining in another order, which would read all rows where it believes that there
+# are few.
+THE_ACTION = """
+SELECT ctid, epoch, state, lane_key, lease_owner, lease_expires_at, expires_at FROM agent_action WHERE id = {id} OFFSET 0
 """
 
 # The fences of many attempts that hold their actions and have time to write. The first unproven write keeps its time,
 # so that a later attempt knows that it must read back first.
-BEGIN_WRITE = """
+BEGIN_WRITE = f"""
 WITH held AS MATERIALIZED (
-  SELECT place, write_window, action.id, lease_expires_at - edgeoutbox_now() AS lease_left,
+  SELECT place, write_window, asked.id, action.ctid AS at, lease_expires_at - edgeoutbox_now() AS lease_left,
          COALESCE(expires_at <= edgeoutbox_now(), false) AS expired
   FROM json_to_recordset(CAST(? AS json))
          AS asked(place bigint, id bigint, epoch bigint, owner text, write_window bigint)
-  JOIN agent_action AS action ON action.id = asked.id AND action.epoch = asked.epoch AND lease_owner = asked.owner
-  WHERE state = 'EXECUTING'
+  CROSS JOIN LATERAL ({THE_ACTION.format(id="asked.id")}) AS action
+  WHERE action.epoch = asked.epoch AND lease_owner = asked.owner AND state = 'EXECUTING'
 ), written AS (
   UPDATE agent_action SET write_started_at = COALESCE(write_started_at, edgeoutbox_now())
-  WHERE id IN (SELECT id FROM held WHERE NOT expired AND lease_left >= write_window)
-  RETURNING id
+  FROM held WHERE agent_action.ctid = held.at AND NOT expired AND lease_left >= write_window
+  RETURNING agent_action.id
 )
 SELECT place, edgeoutbox_now(), lease_left, expired, written.id IS NOT NULL
 FROM held LEFT JOIN written ON written.id = held.id
@@ -138,12 +151,24 @@ def claim(served: Sequence[Served], limit: int, owner: str, *, reclaim: bool) ->
     return claims
 
 
-def claim_one(served: Served, action_id: int, owner: str) -> Steps[Claim | None]:
+def claim_one(served: Served, action_id: int, owner: str) -> Steps[list[Claim]]:
     """Take this head, when it can be taken."""
     yield Ahead(LOCK, (json.dumps([action_id]),))
     sql = CLAIM_ONE.format(condition=sql_of(served.condition))
     rows = yield sql, (owner, served.lease, action_id, served.kind, served.kind)
-    return (yield from _claimed(rows[0], owner, served.lease)) if rows else None
+    claims = []
+    for row in rows:
+        claim = yield from _claimed(row, owner, served.lease)
+        claims.append(claim)
+    return claims
+
+
+def let_go_all(claims: Sequence[Claim]) -> Steps[None]:
+    """Let these claims be nobody's, so that whoever comes when their leases end may claim again."""
+    if claims:
+        yield Ahead(LOCK, (json.dumps([claim.id for claim in claims]),))
+    for claim in claims:
+        yield Ahead(LET_GO, (claim.id, claim.epoch, claim.owner))
 
 
 def begin_writes(attempts: Sequence[Attempting]) -> Steps[list[Fence | Refusal]]:

@@ -13,6 +13,7 @@ from typing import Any, cast
 from edgeoutbox import telemetry
 from edgeoutbox.errors import HookError
 from edgeoutbox.model import Action, ActionRequest, Enqueued
+from edgeoutbox.storage.postgres.committer import BY_INDEX
 from edgeoutbox.storage.postgres.enqueueing import enqueue_all
 from edgeoutbox.storage.postgres.running import Ahead
 from edgeoutbox.storage.postgres.spelling import AsGiven, end_of_remark, is_several
@@ -25,6 +26,9 @@ from edgeoutbox.storage.statements.steps import Row, Steps
 SAVEPOINT = "SAVEPOINT edgeoutbox_hook"
 UNDO = "ROLLBACK TO SAVEPOINT edgeoutbox_hook"
 RELEASE = "RELEASE SAVEPOINT edgeoutbox_hook"
+
+PLANNED_AS_EVER = tuple(f"SET LOCAL {name} TO DEFAULT" for name in BY_INDEX)
+"""What a transaction of ours asks of the planner is not meant for the application's statements."""
 
 # In Postgres a statement that fails takes the transaction with it; in SQLite it undoes itself alone.
 WISH = "SAVEPOINT edgeoutbox_wish"
@@ -113,6 +117,8 @@ def _first_word(sql: str) -> str:
 def run_hook(hook: Hook, action: Action) -> Steps[None]:
     """Run the hook of an action that ended in this transaction; when it raises, only its own changes are undone."""
     yield Ahead(SAVEPOINT)
+    for statement in PLANNED_AS_EVER:
+        yield Ahead(statement)
     transaction = HookTransaction()
     try:
         yield from _step_through(cast("Coroutine[Any, Any, None]", hook(action, transaction)))

@@ -32,6 +32,9 @@ ANSWER_WITHIN = 40.0
 PREPARE_AFTER = 5
 """How often a statement runs on a connection before it is prepared there."""
 
+# A crash of the server throws its statistics away, and nothing else gives them a new beginning but a person.
+LIFE = "SELECT CAST(stats_reset AS text) FROM pg_stat_bgwriter"
+
 # What libpq takes to mean that the other side is gone, where it would wait for hours.
 _DEFAULTS = {
     "connect_timeout": CONNECT_WITHIN,
@@ -46,12 +49,16 @@ Raw: TypeAlias = AsyncConnection[tuple[Any, ...]]
 
 
 class Session:
-    """A connection in autocommit mode: transactions are statements."""
+    """A connection in autocommit mode: transactions are statements.
 
-    def __init__(self, raw: Raw, schema: str | None, *, prepares: bool) -> None:
+    `life` tells two lives of the server apart: a server that crashed gives the ids of transactions that it lost again.
+    """
+
+    def __init__(self, raw: Raw, schema: str | None, *, prepares: bool, life: str | None = None) -> None:
         self.raw = raw
         self.schema = schema
         self.prepares = prepares
+        self.life = life
 
     @property
     def lost(self) -> bool:
@@ -138,7 +145,15 @@ class Sessions:
             )
         except psycopg.Error as error:
             raise storage_error(error) or error from None  # its text may hold the address
-        return Session(raw, self.schema, prepares=self._address.prepare)
+        session = Session(raw, self.schema, prepares=self._address.prepare)
+        try:
+            [(session.life,)] = await session.execute(LIFE)
+        except BaseException as error:
+            await session.close()
+            if isinstance(error, psycopg.Error):
+                raise storage_error(error) or error from None
+            raise
+        return session
 
     def _defaults(self) -> dict[str, Any]:
         given = conninfo_to_dict(self._address.conninfo)

@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Any, TypeAlias
 
 from edgeoutbox.model import Action
-from edgeoutbox.storage.postgres.claiming import AT_MOST_ONCE, LOCK
+from edgeoutbox.storage.postgres.claiming import AT_MOST_ONCE, LET_GO, LOCK, THE_ACTION
 from edgeoutbox.storage.postgres.conditions import sql_of
 from edgeoutbox.storage.postgres.hooks import run_hook
 from edgeoutbox.storage.postgres.running import Ahead
@@ -26,11 +26,6 @@ ENDED = f"SELECT {COLUMNS} FROM agent_action WHERE id = ?"
 # The next of each lane whose head ended becomes its head now and not at the commit, for who claims in this transaction.
 HEADS_NOW = "SET CONSTRAINTS agent_action_lane_head IMMEDIATE"
 
-IF_HELD = """
-WHERE agent_action.id = held.id AND agent_action.epoch = held.epoch AND lease_owner = held.owner
-  AND agent_action.state = 'EXECUTING'
-"""
-
 # Many settlements at once: which of them still hold their actions, what becomes of those, and the row of the dispatch
 # log for all. A late result of an attempt that was overtaken is logged too. The rows are locked before, so the snapshot
 # of this statement shows them as they are.
@@ -40,9 +35,9 @@ WITH said AS MATERIALIZED (
     place bigint, id bigint, epoch bigint, owner text, state text, stop_reason text, wait bigint, uncounted bigint,
     clears_fence bigint, readback_ref text, last_error text, result text, reason text, evidence text)
 ), held AS MATERIALIZED (
-  SELECT said.*, lane_key FROM said
-  JOIN agent_action ON agent_action.id = said.id AND agent_action.epoch = said.epoch AND lease_owner = said.owner
-  WHERE agent_action.state = 'EXECUTING'
+  SELECT said.*, action.ctid AS at, lane_key
+  FROM said CROSS JOIN LATERAL ({THE_ACTION.format(id="said.id")}) AS action
+  WHERE action.epoch = said.epoch AND lease_owner = said.owner AND action.state = 'EXECUTING'
   ORDER BY lane_key, said.id
 ), ended AS (
   -- EXECUTING -> DONE, UNCERTAIN, FAILED, CANCELLED.
@@ -51,27 +46,29 @@ WITH said AS MATERIALIZED (
       lease_owner = NULL, lease_expires_at = NULL, last_error = held.last_error,
       write_started_at = CASE WHEN held.clears_fence = 1 THEN NULL ELSE write_started_at END,
       readback_ref = COALESCE(held.readback_ref, agent_action.readback_ref)
-  FROM held {IF_HELD} AND held.state NOT IN ('ADMITTED', 'EXECUTING')
+  FROM held WHERE agent_action.ctid = held.at AND held.state NOT IN ('ADMITTED', 'EXECUTING')
   RETURNING agent_action.id, forget_at_end
 ), given_back AS (
   -- EXECUTING -> ADMITTED: nothing of the action exists at the provider.
   UPDATE agent_action
   SET state = 'ADMITTED', due_at = edgeoutbox_now() + held.wait, attempt = attempt - held.uncounted,
       lease_owner = NULL, lease_expires_at = NULL, write_started_at = NULL, last_error = held.last_error
-  FROM held {IF_HELD} AND held.state = 'ADMITTED'
+  FROM held WHERE agent_action.ctid = held.at AND held.state = 'ADMITTED'
 ), reread AS (
   -- Still EXECUTING, with its fence: the owner is cleared and the lease ends after the wait.
   UPDATE agent_action
   SET lease_owner = NULL, lease_expires_at = edgeoutbox_now() + held.wait, attempt = attempt - held.uncounted,
       last_error = held.last_error
-  FROM held {IF_HELD} AND held.state = 'EXECUTING'
+  FROM held WHERE agent_action.ctid = held.at AND held.state = 'EXECUTING'
 ), logged AS (
   UPDATE agent_action_attempt
   SET settled_at = edgeoutbox_now(), result = said.result, reason = said.reason,
       evidence = CAST(said.evidence AS json), readback_ref = said.readback_ref,
       recorded = CASE WHEN EXISTS (SELECT 1 FROM held WHERE held.place = said.place) THEN 1 ELSE 0 END
-  FROM said
-  WHERE agent_action_attempt.action_id = said.id AND agent_action_attempt.epoch = said.epoch AND settled_at IS NULL
+  FROM said CROSS JOIN LATERAL (
+    SELECT ctid FROM agent_action_attempt WHERE action_id = said.id AND epoch = said.epoch OFFSET 0
+  ) AS its
+  WHERE agent_action_attempt.ctid = its.ctid AND settled_at IS NULL
 )
 SELECT held.place, COALESCE(ended.forget_at_end, 0)
 FROM held LEFT JOIN ended ON ended.id = held.id
@@ -81,11 +78,6 @@ FROM held LEFT JOIN ended ON ended.id = held.id
 RECORDED = """
 SELECT 1 FROM agent_action_attempt
 WHERE action_id = ? AND epoch = ? AND owner = ? AND result = ? AND recorded = 1
-"""
-
-# Still EXECUTING until its lease ends, but nobody's.
-LET_GO = """
-UPDATE agent_action SET lease_owner = NULL WHERE id = ? AND epoch = ? AND lease_owner = ? AND state = 'EXECUTING'
 """
 
 LOG_UNRECORDED = """
