@@ -1,4 +1,4 @@
-"""Effects on the outside world as rows of your own SQLite transaction, carried out as often as was meant."""
+"""Effects on the outside world as rows of your own transaction, carried out as often as was meant."""
 
 from edgeoutbox.adapter import (
     Adapter,
@@ -36,6 +36,7 @@ from edgeoutbox.errors import (
     SchemaTooNew,
     SecondWrite,
     StorageError,
+    TransactionConflict,
     UndecodableInLane,
     UnknownVariant,
     UnsupportedConnection,
@@ -117,6 +118,7 @@ __all__ = [
     "StopReason",
     "StorageError",
     "Transaction",
+    "TransactionConflict",
     "Uncertain",
     "UndecodableInLane",
     "UnknownVariant",

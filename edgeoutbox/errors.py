@@ -20,7 +20,7 @@
     └── StorageError                the database
         ├── DatabaseBusy            locked by somebody else for too long
         │   └── TransactionConflict two transactions were in each other's way; run yours again
-        ├── DatabaseUnavailable     full, read-only or failing
+        ├── DatabaseUnavailable     full, read-only, failing or out of reach
         ├── ForbiddenByGuard        the database's guard refused the step
         ├── NoSchema                the database has no edgeoutbox tables
         ├── SchemaTooNew            a newer build owns the database
@@ -109,7 +109,7 @@ class StorageError(EdgeoutboxError):
 
 
 class DatabaseBusy(StorageError):
-    """Somebody else held the write lock for longer than the busy timeout."""
+    """Somebody else held what this needs for too long: in SQLite the write lock, in Postgres a row or a lane."""
 
 
 class TransactionConflict(DatabaseBusy):
@@ -117,7 +117,7 @@ class TransactionConflict(DatabaseBusy):
 
 
 class DatabaseUnavailable(StorageError):
-    """The database is full, read-only, damaged or its disk fails; it can work again later."""
+    """The database is full, read-only, damaged, failing or out of reach; it can work again later."""
 
 
 class ForbiddenByGuard(StorageError):

@@ -51,7 +51,6 @@ TEST_SECRET = "whsec_" + base64.b64encode(b"a secret for tests, 32 bytes long").
 
 _TOLERANCE = 300
 _PIECE = b"x" * 65_536
-_LARGEST_HEAD = 65_536
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 import os
+import re
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -148,7 +149,8 @@ def command(name: str, *, panel: str, example: str) -> Callable[[Body], Body]:
         ordered = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
         run.__signature__ = signature.replace(parameters=[context, *ordered, *shared])  # type: ignore[attr-defined] # what Typer reads
         run.__annotations__ = {parameter.name: parameter.annotation for parameter in (context, *ordered, *shared)}
-        text = f"{inspect.getdoc(body)}\n\n[dim]Example:[/dim] {escape(example)}"
+        said = re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.getdoc(body) or "")  # wrapped for the terminal, not as it stands
+        text = f"{said}\n\n[dim]Example:[/dim] {escape(example)}"
         app.command(name, cls=_Command, help=text, rich_help_panel=panel)(run)
         return body
 

@@ -28,7 +28,11 @@ LISTED = 20
 """How many actions that were not copied are listed for people; JSON has them all."""
 
 
-@command("migrate", panel="Start", example="edgeoutbox migrate --sql | psql -v ON_ERROR_STOP=1 shop")
+@command(
+    "migrate",
+    panel="Start",
+    example="edgeoutbox migrate --sql --database postgresql:///shop | psql -v ON_ERROR_STOP=1 shop",
+)
 async def migrate(
     place: Place,
     sql: Annotated[bool, typer.Option("--sql", help="Print the statements instead, connecting to nothing")] = False,

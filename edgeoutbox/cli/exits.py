@@ -24,9 +24,10 @@ class Exit(IntEnum):
 
 MEANINGS: dict[Exit, str] = {
     Exit.OK: "done",
-    Exit.NOT_POSSIBLE: "no such action, not possible now, or a key with other content; doctor or demo found a fault",
+    Exit.NOT_POSSIBLE: "no such action, not possible now, or a key with other content; doctor or demo found a fault; "
+    "copy left something",
     Exit.USAGE: "wrong usage, payload or configuration; nothing was changed",
-    Exit.DATABASE: "the database is missing, locked, damaged or of a newer build",
+    Exit.DATABASE: "the database is missing, unreachable, locked, damaged or of a newer build",
     Exit.HURRIED: "run was stopped by a second signal, which cancelled attempts",
 }
 """The table of `edgeoutbox --help` and of the documentation."""
@@ -48,5 +49,5 @@ def exit_of(error: EdgeoutboxError) -> Exit:
 def message_of(error: EdgeoutboxError) -> str:
     """What an error says here: the library's own words, except where these speak of Python."""
     if isinstance(error, DatabaseBusy):
-        return "the database is locked: another program holds the write lock; end its transaction and try again"
+        return "the database is locked: another program holds what this needs; end its transaction and try again"
     return str(error)

@@ -85,7 +85,7 @@ def _write(file: Path, text: str) -> None:
 
 @command("schema", panel="Start", example="edgeoutbox schema | sqlite3 app.db")
 async def schema(place: Place) -> None:  # noqa: ARG001 - every command has a place
-    """Print the SQL of the tables, to apply it with any program."""
+    """Print the SQL of the tables in SQLite, to apply it with any program. In Postgres: edgeoutbox migrate --sql."""
     sys.stdout.write(schema_sql())
 
 

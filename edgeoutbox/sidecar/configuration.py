@@ -24,6 +24,7 @@ PREFIX = "EDGEOUTBOX_"
 CONFIG_VARIABLE = f"{PREFIX}CONFIG"
 DATABASE_VARIABLE = f"{PREFIX}DATABASE"
 _KINDS = f"{PREFIX}KINDS__"
+_TESTS = f"{PREFIX}TEST_"  # what only tests read, such as the server that they use
 
 _PATHS = ("_dir", "_file", "_path")
 _SECRET_NAMES = ("password", "token", "secret", "secrets", "api_key")
@@ -158,7 +159,8 @@ def _refuse_unknown(environment: Mapping[str, str], referenced: Iterable[str]) -
     """Refuse `EDGEOUTBOX_*` variables that mean nothing, unless the file names them as a secret."""
     known = {CONFIG_VARIABLE, *(PREFIX + name.upper() for name in Settings.model_fields if name != "kinds")}
     for variable in environment:
-        if variable.startswith(PREFIX) and not variable.startswith(_KINDS) and variable not in known | {*referenced}:
+        ours = variable.startswith(PREFIX) and not variable.startswith((_KINDS, _TESTS))
+        if ours and variable not in known | {*referenced}:
             raise ConfigurationError(f"the environment: unknown variable {variable}{_near(variable, known)}")
 
 

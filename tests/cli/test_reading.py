@@ -192,5 +192,5 @@ def test_locked(ready: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("edgeoutbox.outbox.Outbox.pause", busy)
     ready.run("pause", "email", exit_code=3)
-    assert "another program holds the write lock; end its transaction and try again" in ready.said
+    assert "another program holds what this needs; end its transaction and try again" in ready.said
     assert "connection=" not in ready.said

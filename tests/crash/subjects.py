@@ -5,7 +5,7 @@ python -m edgeoutbox.testing.crash --subject tests/crash/subjects.py:smtp
 
 import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -108,4 +108,3 @@ SUBJECTS: Mapping[str, Any] = {
     "webhook": webhook,
     "webhook_repeatable": webhook_repeatable,
 }
-Staged = AbstractAsyncContextManager[Subject]

@@ -5,6 +5,7 @@ import pytest
 from edgeoutbox import ConfigurationError
 from edgeoutbox.sidecar import load
 from edgeoutbox.sidecar.database import absolute_url
+from edgeoutbox.testing.postgres import VARIABLE
 
 
 def write(folder: Path, text: str) -> Path:
@@ -83,13 +84,13 @@ def test_missing_file_that_was_asked_for(tmp_path: Path) -> None:
 
 
 def test_unknown_variable(tmp_path: Path) -> None:
-    """A misspelt variable is an error that names the near one; one that the file refers to is not."""
+    """A misspelt variable is an error that names the near one; one of the file or of tests is not."""
     with pytest.raises(
         ConfigurationError, match="unknown variable EDGEOUTBOX_DATABSE; did you mean EDGEOUTBOX_DATABASE"
     ):
         load({"EDGEOUTBOX_DATABSE": "x.db"}, folder=tmp_path)
     write(tmp_path, '[kinds.email]\npassword = { env = "EDGEOUTBOX_SMTP_PASSWORD" }')
-    assert "email" in load({"EDGEOUTBOX_SMTP_PASSWORD": "x"}, folder=tmp_path).kinds
+    assert "email" in load({"EDGEOUTBOX_SMTP_PASSWORD": "x", VARIABLE: "y"}, folder=tmp_path).kinds
 
 
 @pytest.mark.parametrize(

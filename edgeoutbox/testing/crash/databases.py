@@ -4,7 +4,6 @@ from contextlib import ExitStack
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
-from urllib.parse import quote, urlencode
 
 from edgeoutbox.testing.crash.matrix import POSTGRES, Cell
 
@@ -14,12 +13,10 @@ if TYPE_CHECKING:
 
 def postgres_cell(cell: Cell, server: "PostgresServer") -> Cell:
     """The cell in a new schema of the server."""
-    from psycopg.conninfo import conninfo_to_dict  # noqa: PLC0415 - an extra
-
     from edgeoutbox.storage.postgres.schema import schema_sql  # noqa: PLC0415 - an extra
+    from edgeoutbox.testing.postgres import as_url  # noqa: PLC0415 - an extra
 
-    conninfo = server.fresh_schema(schema_sql())
-    return replace(cell, database=f"{POSTGRES}:///?{urlencode(conninfo_to_dict(conninfo), quote_via=quote)}")
+    return replace(cell, database=as_url(server.fresh_schema(schema_sql())))
 
 
 class Databases:

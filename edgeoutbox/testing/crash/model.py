@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
@@ -79,7 +78,3 @@ def model_subject(delivery: Delivery, folder: Path) -> Subject:
     # A draft has no effect by which the provider's side could see that it was asked for.
     hold = None if delivery is Delivery.WRITES_NOTHING else provider.hold
     return Subject(ModelAdapter, (delivery.value, str(record)), a_request, partial(effects, delivery, provider), hold)
-
-
-MODELS: Mapping[str, Delivery] = {f"model-{delivery}".replace("_", "-"): delivery for delivery in Delivery}
-"""The models by their names on the command line."""
