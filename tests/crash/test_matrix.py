@@ -33,11 +33,12 @@ async def test_each_delivery_keeps_its_promise(cell: Cell, crash_programs: Progr
 
 
 @pytest.mark.parametrize("cell", list(cells([POSTGRES])), ids=str)
+@pytest.mark.parametrize("delivery", [Delivery.AT_MOST_ONCE, Delivery.READS_BACK], ids=str)
 async def test_they_keep_it_on_postgres(
-    cell: Cell, crash_programs: Programs, postgres_server: PostgresServer, tmp_path: Path
+    delivery: Delivery, cell: Cell, crash_programs: Programs, postgres_server: PostgresServer, tmp_path: Path
 ) -> None:
     """A killed client leaves its transaction to the server, which undoes it: the ends are the same."""
-    subject = model_subject(Delivery.READS_BACK, tmp_path)
+    subject = model_subject(delivery, tmp_path)
     await Crash(postgres_cell(cell, postgres_server), crash_programs, tmp_path).subject(subject)
 
 

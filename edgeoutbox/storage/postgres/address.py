@@ -8,8 +8,6 @@ from psycopg.conninfo import conninfo_to_dict
 
 from edgeoutbox.errors import ConfigurationError
 
-SCHEMES = ("postgresql", "postgres")
-
 _PREPARE = {"on": True, "off": False}
 
 

@@ -14,7 +14,7 @@ from edgeoutbox.errors import (
     StorageError,
 )
 
-_DRIVERS = ("psycopg", "psycopg_pool", "asyncpg")
+_DRIVERS = ("psycopg", "asyncpg")
 
 BUSY = (
     "another transaction held what this one needs for too long, or they would have waited for each other; "
@@ -87,7 +87,7 @@ def _of_state(name: str, state: str) -> StorageError:
 
 def _without_state(error: Exception, name: str) -> StorageError:
     kinds = {kind.__name__ for kind in type(error).__mro__}
-    if kinds & {"OperationalError", "PoolTimeout", "PoolClosed", "InterfaceError", "OSError"}:
+    if kinds & {"OperationalError", "InterfaceError", "OSError"}:
         return DatabaseUnavailable(f"the server cannot be reached ({name}); check that it runs and the url is right")
     return StorageError(f"the database driver refused a statement ({name})")
 

@@ -33,7 +33,7 @@ _BEGIN, _COMMIT = "BEGIN ISOLATION LEVEL READ COMMITTED;\n", "COMMIT;"
 _MISSING = (
     "the database has no edgeoutbox tables in the schema {schema}, and this role may not make them; run "
     "'edgeoutbox migrate' once with a role that may, and grant this one SELECT, INSERT, UPDATE and DELETE on the "
-    "tables and USAGE on the sequence"
+    "tables and USAGE on the sequence and the schema"
 )
 
 

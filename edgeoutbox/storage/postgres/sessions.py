@@ -2,6 +2,9 @@
 
 Nothing may be expected of a connection but that it is one: through a pooler such as pgbouncer two transactions of one
 connection run in two sessions of the server.
+
+psycopg_pool connects in the background and waits between its tries; here whoever needs a connection makes it, so that
+the first call after an outage works, and one during it says at once that the server is away.
 """
 
 import asyncio
@@ -94,12 +97,11 @@ class Session:
                 try:
                     for statement in statements:
                         cursors.append(await self.raw.execute(*self._spelled(*statement)))  # noqa: PERF401 - awaited
-                except (
-                    psycopg.Error
-                ) as error:  # it was told early; what rises at the end says only that nothing followed
-                    failed = error
+                except psycopg.Error as error:
+                    failed = error  # told early; what rises at the end says only that nothing followed
         except BaseException as error:  # noqa: BLE001 - it is raised below, unless an earlier one is
-            failed = failed or error
+            if failed is None or not isinstance(error, Exception):  # a cancellation is never lost
+                failed = error
         if failed is not None:
             # psycopg believes that what followed the failure is prepared, and would ask for it by name ever after: this
             # connection prepares no more, and is not lent again.
