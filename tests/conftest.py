@@ -1,6 +1,6 @@
-"""What most tests stand on: a clock to move, both drivers of SQLite, a storage and an outbox that close themselves."""
+"""What most tests stand on: a clock to move, every database, a storage and an outbox that close themselves."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -8,9 +8,14 @@ from typing import Any, TypeAlias
 import pytest
 
 from edgeoutbox import Adapter, Outbox
+from edgeoutbox.storage.postgres.backend import PostgresStorage
+from edgeoutbox.storage.postgres.schema import schema_sql
+from edgeoutbox.storage.protocol import Storage
 from edgeoutbox.storage.sqlite.backend import SqliteStorage
 from edgeoutbox.storage.sqlite.drivers import ApswDriver, Driver, StdlibDriver
 from edgeoutbox.testing import MovableClock
+from edgeoutbox.testing.postgres import as_url
+from edgeoutbox.testing.postgres_clock import PostgresClock
 from tests.postgres.database import postgres_server
 
 __all__ = ["postgres_server"]
@@ -40,21 +45,32 @@ def database(tmp_path: Path) -> Path:
 
 @pytest.fixture
 async def storage(database: Path, driver: Driver, clock: MovableClock) -> AsyncIterator[SqliteStorage]:
-    """An open storage on the test's database and clock."""
+    """An open storage of SQLite: for tests that concern it alone. What holds of every backend is conformance."""
     opened = SqliteStorage(database, driver, on_connect=clock.register)
     await opened.open()
     yield opened
     await opened.close()
 
 
+@pytest.fixture(params=[StdlibDriver, ApswDriver, None], ids=["stdlib", "apsw", "postgres"])
+def new_storage(request: pytest.FixtureRequest, database: Path, clock: MovableClock) -> Iterator[Callable[[], Storage]]:
+    """Makes storages over one database on the test's clock: a file of each copy of SQLite, and a schema of Postgres."""
+    if request.param is not None:
+        yield lambda: SqliteStorage(database, request.param(), on_connect=clock.register)
+        return
+    server = request.getfixturevalue("postgres_server")
+    conninfo = server.fresh_schema(schema_sql())
+    with PostgresClock(conninfo, clock):
+        yield lambda: PostgresStorage(as_url(conninfo))
+
+
 @pytest.fixture
-async def open_outbox(database: Path, driver: Driver, clock: MovableClock) -> AsyncIterator[OpenOutbox]:
+async def open_outbox(new_storage: Callable[[], Storage]) -> AsyncIterator[OpenOutbox]:
     """Opens outboxes on the test's database and clock."""
     async with AsyncExitStack() as stack:
 
         async def opener(*adapters: Adapter[Any]) -> Outbox:
-            storage = SqliteStorage(database, driver, on_connect=clock.register)
-            return await stack.enter_async_context(Outbox(storage, adapters))
+            return await stack.enter_async_context(Outbox(new_storage(), adapters))
 
         yield opener
 

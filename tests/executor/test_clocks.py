@@ -46,7 +46,7 @@ async def test_the_clock_stepped_under_running_attempts_of_two_executors(
             adapter.on(key, Step(gate=gate, fence=fence))
     (outbox, one), (_, two) = [await world.running(adapter) for adapter in adapters]
     asked = [await outbox.enqueue(request(key, lane_key=key)) for key in "abcd"]
-    await until(lambda: sum(len(adapter.calls) for adapter in adapters) == 4)
+    await until(lambda: sum(len(adapter.writes if fence else adapter.calls) for adapter in adapters) == 4)
     for step in steps:
         await step_clock(world, step, one, two)
         for executor in (one, two):

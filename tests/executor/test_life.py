@@ -224,3 +224,14 @@ async def test_a_cancelled_read_leaves_nothing_behind(world: World) -> None:
     await outbox.withdraw(asked.id)
     assert (await the(outbox, asked.id)).state == "CANCELLED"
     assert await outbox.why(asked.id) == "Action 1 (scripted) ended CANCELLED: WITHDRAWN."
+
+
+async def test_an_executor_that_never_lives_for_a_minute_sweeps_too(world: World) -> None:
+    """A program that is run now and then until nothing is due would keep what has ended for ever."""
+    outbox = await world.outbox(ScriptedAdapter(retention_days=1))
+    asked = await outbox.enqueue(request())
+    await Executor(outbox, clock=world.clock).run(until_idle=True)
+    assert (await the(outbox, asked.id)).ended
+    world.clock.advance(86_400)
+    await Executor(outbox, clock=world.clock).run(until_idle=True)
+    assert await outbox.get(asked.id) is None

@@ -11,7 +11,7 @@ import apsw
 import psycopg
 import pytest
 
-from edgeoutbox import Action, ActionRequest, Adapter, AttemptRecord, Executor, Outbox, State
+from edgeoutbox import Action, ActionRequest, Adapter, AttemptRecord, Executor, Outbox
 from edgeoutbox.storage.sqlite.backend import SqliteStorage
 from edgeoutbox.storage.sqlite.drivers import ApswDriver, StdlibDriver
 from edgeoutbox.testing import MovableClock, until
@@ -154,8 +154,3 @@ async def last_attempt(outbox: Outbox, action_id: int) -> AttemptRecord:
 def outcome(action: Action) -> tuple[str, str | None]:
     """State and stop reason, to compare both at once."""
     return action.state.value, action.stop_reason.value if action.stop_reason else None
-
-
-def in_state(world: World, action_id: int, state: State) -> bool:
-    """Whether the action is in this state now."""
-    return world.sql("SELECT state FROM agent_action WHERE id = ?", action_id) == [(state.value,)]

@@ -7,11 +7,11 @@ from contextlib import ExitStack, closing
 import pytest
 
 from edgeoutbox.testing.postgres import PostgresServer
-from tests.postgres.database import POSTGRES_SCHEMA, Connect, PostgresDatabase, postgres_server
+from tests.postgres.database import POSTGRES_SCHEMA, Connect, PostgresDatabase
 from tests.postgres.world import outbox, shop
 from tests.schema.database import SqliteDatabase
 
-__all__ = ["outbox", "postgres_server", "shop"]
+__all__ = ["outbox", "shop"]
 
 
 @pytest.fixture

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+import edgeoutbox
+
 ROOT = Path(__file__).parents[2]
 PACKAGE = sorted((ROOT / "edgeoutbox").rglob("*.py"))
 ADAPTERS = sorted((ROOT / "adapters").rglob("*.py"))
@@ -65,6 +67,12 @@ def test_clients_of_providers_are_imported_by_adapters_alone(path: Path) -> None
 def test_the_adapters_do_import_a_client() -> None:
     """The names are those that adapters use: the search above can fail."""
     assert CLIENTS & {name for path in ADAPTERS for name in imports_of(path)}
+
+
+def test_every_error_can_be_caught_by_a_public_name() -> None:
+    """What `errors.py` defines is exported: programs must not reach into the package to tell errors apart."""
+    path = ROOT / "edgeoutbox" / "errors.py"
+    assert {node.name for node in tree_of(path).body if isinstance(node, ast.ClassDef)} <= set(edgeoutbox.__all__)
 
 
 def test_the_package_reads_one_clock() -> None:

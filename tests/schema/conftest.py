@@ -6,10 +6,8 @@ from collections.abc import Callable, Iterator
 import apsw
 import pytest
 
-from tests.postgres.database import POSTGRES_SCHEMA, PostgresDatabase, postgres_server
+from tests.postgres.database import POSTGRES_SCHEMA, PostgresDatabase
 from tests.schema.database import Database, SqliteDatabase
-
-__all__ = ["postgres_server"]
 
 OpenPlain = Callable[[str], SqliteDatabase]
 

@@ -177,8 +177,6 @@ EVERY = {
     "SQLAlchemy AsyncSession": of_sqlalchemy_async_session,
 }
 
-OpenWith = Callable[..., Awaitable[Outbox]]
-
 
 class World:
     """An outbox, one caller's connection of the same copy to the same file, and a table of the application's."""

@@ -13,7 +13,7 @@ from edgeoutbox.errors import DatabaseBusy, DatabaseUnavailable
 from edgeoutbox.storage.postgres import committer
 from edgeoutbox.storage.postgres.backend import PostgresStorage
 from edgeoutbox.storage.postgres.schema import schema_sql
-from edgeoutbox.storage.protocol import Fence
+from edgeoutbox.storage.protocol import Claim, Fence
 from edgeoutbox.testing import until
 from edgeoutbox.testing.conformance.story import (
     DONE,
@@ -22,6 +22,7 @@ from edgeoutbox.testing.conformance.story import (
     claim,
     enqueue,
     read,
+    served,
     started,
 )
 from edgeoutbox.testing.postgres import PostgresServer, unavailable
@@ -63,7 +64,10 @@ class Cable:
         self._ends: list[asyncio.StreamWriter] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self.at_commit: str | None = None
-        """Cut `before` the server has a COMMIT, or `behind` it: the server commits, and its answer is lost."""
+        """How to cut. `before` the server has a COMMIT, or `behind` it: the server commits, and its answer is lost.
+
+        Or let it be `stuck`: it never arrives, and the server does not know that anything is amiss.
+        """
         self.cuts = 0
         self.broken = False
         """Whether new connections are refused."""
@@ -94,7 +98,7 @@ class Cable:
                 if when == "behind":
                     to.write(data)
                     await to.drain()
-                else:
+                elif when == "before":
                     to.close()
                 client.close()
                 return
@@ -156,6 +160,61 @@ async def test_p9_a_settlement_of_unknown_outcome_is_recognised_when_it_is_repea
     cable.broken = False
     assert await storage.settle(held, DONE) is True
     assert await storage.settle(held, DONE) is False
+
+
+async def test_p10_a_claim_of_unknown_outcome_is_let_go(
+    storage: PostgresStorage, cable: Cable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its owner runs none of it and lives on: what it may hold can be claimed again when the lease is over."""
+    monkeypatch.setattr(committer, "FATE_WITHIN", 0.1)
+    await enqueue(storage, "first")
+    cable.at_commit = "behind"
+    cable.broken = True
+    with pytest.raises(DatabaseUnavailable, match="does not say what became of it"):
+        await storage.claim([served(lease=100)], 1, "one")
+    cable.broken = False
+    again: list[Claim] = []
+    async with asyncio.timeout(10.0):
+        while not again:
+            again = list(await storage.claim([served(lease=100)], 1, "one"))
+    assert (again[0].epoch, again[0].action.idempotency_key) == (2, "first")
+
+
+async def test_p7_an_id_that_a_crash_gave_to_another_proves_nothing(tmp_path: Path) -> None:
+    """A transaction that a crash of the server took away leaves its id to the next, whose commit is not its own."""
+    why = unavailable()
+    if why is not None:
+        pytest.skip(why)
+    with PostgresServer() as server:
+        if not server.private:
+            pytest.skip("the server is another's, which is not ours to crash")
+        conninfo = server.fresh_schema(schema_sql())
+        cable = Cable(f"{conninfo_to_dict(conninfo)['host']}/.s.PGSQL.5432")
+        listening = await asyncio.start_unix_server(cable.connected, tmp_path / ".s.PGSQL.5432")
+        storage = PostgresStorage(url_of(make_conninfo(conninfo, host=str(tmp_path))))
+        await storage.open()
+        held = await started(storage)
+        with server.connect() as administrator:
+            administrator.execute("ALTER SYSTEM SET wal_writer_delay = '10s'")
+            administrator.execute("SELECT pg_reload_conf()")
+        cable.at_commit = "stuck"
+        cable.broken = True
+        fencing = asyncio.create_task(storage.begin_write(held.id, held.epoch, held.owner, WINDOW))
+        await until(lambda: cable.cuts == 1)
+        await asyncio.to_thread(server.kill)
+        await asyncio.to_thread(server.start)
+        with server.connect(conninfo) as other:
+            for key in ("one", "two"):
+                other.execute(
+                    "INSERT INTO agent_action (kind, idempotency_key, payload) VALUES ('email', %s, '{}')", (key,)
+                )
+        cable.broken = False
+        with pytest.raises(DatabaseUnavailable, match="does not say what became of it"):
+            await fencing
+        assert (await read(storage, held.id)).write_started_at is None
+        await storage.close()
+        listening.close()
+        await cable.close()
 
 
 async def test_a_storage_recovers_when_the_server_can_be_reached_again(storage: PostgresStorage, cable: Cable) -> None:

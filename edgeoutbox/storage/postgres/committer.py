@@ -5,7 +5,8 @@ transactions may be under way at once, each on a connection of its own. An opera
 one fails, the whole batch is rolled back and each operation runs again, in a transaction of its own; so an operation
 may run twice and must do nothing but SQL.
 
-A commit whose answer was lost is looked up: the server knows what became of the transaction.
+A commit whose answer was lost is looked up: the server knows what became of the transaction, unless it has crashed
+since.
 """
 
 import asyncio

@@ -20,11 +20,14 @@ SELECT pg_advisory_xact_lock(hashtextextended(lane, (
 FROM unnest(CAST(? AS text[])) AS lane
 """
 
-# What waits in a lane; served by ix_agent_action_open. Whoever claims skips it, or had it first and is waited for.
+# What waits in each lane; served by ix_agent_action_open, in its order. Whoever claims skips it, or had it first and is
+# waited for.
 HOLD = """
-SELECT id FROM agent_action
-WHERE lane_key = ANY (CAST(? AS text[])) AND state IN ('PROPOSED', 'ADMITTED')
-ORDER BY id FOR NO KEY UPDATE
+SELECT waits.id FROM unnest(CAST(? AS text[])) AS lane
+CROSS JOIN LATERAL (
+  SELECT id FROM agent_action WHERE lane_key = lane AND state IN ('PROPOSED', 'ADMITTED')
+  ORDER BY id FOR NO KEY UPDATE
+) AS waits
 """
 
 
