@@ -30,6 +30,14 @@ def digest(text: str) -> str:
     return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
 
 
+def digest_of_stored(payload: str) -> str | None:
+    """The digest of a payload as it is stored, or `None` when it has no canonical form: its attempt will say so."""
+    try:
+        return digest(canonical_json(parse_json(payload)))
+    except InvalidRequest:
+        return None
+
+
 def parse_json(text: str) -> Any:
     """Read JSON and refuse an object that names a key twice: readers disagree on which one counts.
 

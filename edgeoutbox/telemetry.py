@@ -27,6 +27,18 @@ def uncertain(action_id: int, kind: str, stop_reason: str, reason: str) -> None:
     )
 
 
+def hook_failed(action_id: int, kind: str, error: BaseException) -> None:
+    """Log that an ended hook raised; only the type: a message or traceback could show the application's rows."""
+    event(
+        logging.ERROR,
+        "action.hook.failed",
+        action_id=action_id,
+        action_kind=kind,
+        error=type(error).__name__,
+        what="its changes were undone and it will be called again",
+    )
+
+
 class Metrics:
     """Counters of one executor: `action.attempts` (kind, result, recorded) and `action.ended` (kind, state, reason)."""
 

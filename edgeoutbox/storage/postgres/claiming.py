@@ -6,8 +6,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TypeAlias
 
-from edgeoutbox.errors import InvalidRequest
-from edgeoutbox.keys import canonical_json, digest, parse_json
+from edgeoutbox.keys import digest_of_stored
 from edgeoutbox.storage.postgres.conditions import sql_of
 from edgeoutbox.storage.postgres.running import Ahead
 from edgeoutbox.storage.protocol import Claim, Fence, Refusal, Served
@@ -102,11 +101,12 @@ LET_GO = """
 UPDATE agent_action SET lease_owner = NULL WHERE id = ? AND epoch = ? AND lease_owner = ? AND state = 'EXECUTING'
 """
 
-# A row by its id, to be joined LATERAL, and then to be changed by its ctid: it is locked before, so no other version of it
-# comes. OFFSET keeps the planner from joining in another order, which would read all rows where it believes that there
+# A row by its id, to be joined LATERAL, and then to be changed by its ctid: it is locked before, so it gets no other
+# version. OFFSET keeps the planner from joining in another order, which would read all rows when it believes that they
 # are few.
 THE_ACTION = """
-SELECT ctid, epoch, state, lane_key, lease_owner, lease_expires_at, expires_at FROM agent_action WHERE id = {id} OFFSET 0
+SELECT ctid, epoch, state, lane_key, lease_owner, lease_expires_at, expires_at
+FROM agent_action WHERE id = {id} OFFSET 0
 """
 
 # The fences of many attempts that hold their actions and have time to write. The first unproven write keeps its time,
@@ -190,14 +190,9 @@ def begin_writes(attempts: Sequence[Attempting]) -> Steps[list[Fence | Refusal]]
 
 def _claimed(row: Row, owner: str, lease: int) -> Steps[Claim]:
     action = action_of(row)
-    if action.payload_digest is None and action.payload is not None:
-        try:
-            filled = digest(canonical_json(parse_json(action.payload)))
-        except InvalidRequest:
-            pass  # the attempt will end it INVALID_PAYLOAD; such a payload has no canonical form to digest
-        else:
-            yield Ahead(FILL_DIGEST, (filled, action.id))
-            action = replace(action, payload_digest=filled)
+    if action.payload_digest is None and (filled := digest_of_stored(action.payload or "")) is not None:
+        yield Ahead(FILL_DIGEST, (filled, action.id))
+        action = replace(action, payload_digest=filled)
     return Claim(action, owner, (action.lease_expires_at or 0) - lease)
 
 

@@ -4,7 +4,6 @@ A hook awaits nothing but its transaction. Its coroutine is driven by hand: what
 a `_Wish`, becomes a step, and the rows go back in; whatever else it awaits comes out as something else.
 """
 
-import logging
 import re
 import types
 from collections.abc import Coroutine, Generator, Sequence
@@ -129,15 +128,7 @@ def run_hook(hook: Hook, action: Action) -> Steps[None]:
         yield Ahead(UNDO)
         yield Ahead(RELEASE)
         yield OWED_AGAIN, (action.kind, action.id)
-        # Only the type: a message or traceback could show values of the application's rows.
-        telemetry.event(
-            logging.ERROR,
-            "action.hook.failed",
-            action_id=action.id,
-            action_kind=action.kind,
-            error=type(error).__name__,
-            what="its changes were undone and it will be called again",
-        )
+        telemetry.hook_failed(action.id, action.kind, error)
     else:
         yield Ahead(RELEASE)
         [(forget,)] = (yield PAID, (action.id,)) or [(0,)]

@@ -48,6 +48,7 @@ from edgeoutbox.variants import Condition
 
 T = TypeVar("T")
 
+
 def create_private(path: Path) -> None:
     """Make the file, readable by its owner only, if it is not there. Raises `DatabaseUnavailable`."""
     try:
@@ -78,9 +79,7 @@ class SqliteStorage:
         self._busy_timeout = busy_timeout
         self._on_connect = on_connect
         self._open_events = open_events
-        self._committer = Committer(
-            self._open_writer, Checkpoints(self.path), runner(), busy_timeout=busy_timeout
-        )
+        self._committer = Committer(self._open_writer, Checkpoints(self.path), runner(), busy_timeout=busy_timeout)
         self._reader: Reader | None = None
         self._reading = asyncio.Lock()
         self._watch: Watch | None = None

@@ -6,8 +6,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TypeAlias
 
-from edgeoutbox.errors import InvalidRequest
-from edgeoutbox.keys import canonical_json, digest, parse_json
+from edgeoutbox.keys import digest_of_stored
 from edgeoutbox.storage.protocol import Claim, Fence, Refusal, Served
 from edgeoutbox.storage.sqlite.conditions import sql_of
 from edgeoutbox.storage.sqlite.spelling import COLUMNS, NOW, Connection, Shared, fields
@@ -163,14 +162,9 @@ def begin_writes(connection: Connection, attempts: Sequence[Attempting]) -> Shar
 
 def _claimed(row: Row, owner: str, lease: int) -> Steps[Claim]:
     action = action_of(row)
-    if action.payload_digest is None and action.payload is not None:
-        try:
-            filled = digest(canonical_json(parse_json(action.payload)))
-        except InvalidRequest:
-            pass  # the attempt will end it INVALID_PAYLOAD; such a payload has no canonical form to digest
-        else:
-            yield FILL_DIGEST, (filled, action.id)
-            action = replace(action, payload_digest=filled)
+    if action.payload_digest is None and (filled := digest_of_stored(action.payload or "")) is not None:
+        yield FILL_DIGEST, (filled, action.id)
+        action = replace(action, payload_digest=filled)
     return Claim(action, owner, (action.lease_expires_at or 0) - lease)
 
 

@@ -1,6 +1,5 @@
 """Ended hooks: run inside the transaction that ends an action, and owed until they succeeded."""
 
-import logging
 import re
 import sqlite3
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -87,15 +86,7 @@ def run_hook(connection: Connection, hook: Hook, action: Action) -> None:
         connection.execute(UNDO)
         connection.execute(RELEASE)
         connection.execute(OWED_AGAIN, (action.kind, action.id))
-        # Only the type: a message or traceback could show values of the application's rows.
-        telemetry.event(
-            logging.ERROR,
-            "action.hook.failed",
-            action_id=action.id,
-            action_kind=action.kind,
-            error=type(error).__name__,
-            what="its changes were undone and it will be called again",
-        )
+        telemetry.hook_failed(action.id, action.kind, error)
     else:
         if not connection.in_transaction:
             raise TransactionLost(action.id)

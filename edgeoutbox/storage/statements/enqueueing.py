@@ -4,7 +4,7 @@ import logging
 
 from edgeoutbox import telemetry
 from edgeoutbox.errors import DatabaseBusy, InvalidRequest, KeyOfAnotherKind, LaneBusy, UndecodableInLane
-from edgeoutbox.keys import canonical_json, digest, parse_json
+from edgeoutbox.keys import digest_of_stored
 from edgeoutbox.model import ActionRequest, Enqueued
 from edgeoutbox.states import State
 from edgeoutbox.storage.protocol import Supersede
@@ -126,12 +126,7 @@ def answer(request: ActionRequest, holder: Row) -> Enqueued:
 
 
 def _digest_of(stored: str | None, payload: str | None) -> str | None:
-    if stored is None and payload is not None:
-        try:
-            return digest(canonical_json(parse_json(payload)))
-        except InvalidRequest:
-            return None
-    return stored
+    return digest_of_stored(payload) if stored is None and payload is not None else stored
 
 
 def _supersede(request: ActionRequest, supersede: Supersede) -> Steps[tuple[int, ...]]:
