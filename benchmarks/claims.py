@@ -5,11 +5,13 @@ import shutil
 import sqlite3
 import statistics
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Protocol, TypeAlias
 
 from benchmarks.workload import outbox
+from edgeoutbox import Outbox
 from edgeoutbox.storage.protocol import Served
 from edgeoutbox.storage.sqlite.spelling import NOW
 from edgeoutbox.variants import ALWAYS
@@ -18,6 +20,9 @@ CLAIM = 64
 TURNS = 15
 HEADS = 1_000
 FAR = 4_000_000_000_000
+
+Batch: TypeAlias = Mapping[str, object]
+"""Rows that wait: their `kind`, the `shape` that names their keys and lanes, `count`, `lanes` and `due`."""
 
 # Rows that have ended, as a year of work leaves them.
 ENDED = """
@@ -39,10 +44,10 @@ SELECT :kind, :shape || ':' || i, '{"text": "x"}', :shape || ':' || (i % :lanes)
 """
 
 
-def shapes(*, quick: bool) -> dict[str, list[dict[str, object]]]:
+def shapes(*, quick: bool) -> dict[str, list[Batch]]:
     """Each backlog, as batches of rows; every one has at least 1,000 due heads."""
     big = 10_000 if quick else 100_000
-    heads = {"kind": "noop", "shape": "head", "count": HEADS, "lanes": HEADS, "due": 1}
+    heads: Batch = {"kind": "noop", "shape": "head", "count": HEADS, "lanes": HEADS, "due": 1}
     return {
         "waiting_1000": [heads],
         f"waiting_{big}": [{**heads, "count": big, "lanes": big}],
@@ -53,9 +58,19 @@ def shapes(*, quick: bool) -> dict[str, list[dict[str, object]]]:
     }
 
 
-async def _measure(path: Path, driver: str) -> float:
+class Backlogs(Protocol):
+    """Where backlogs are made: first what has ended, then one backlog after the other beside it."""
+
+    def end(self, count: int) -> None:
+        """Make rows that have ended."""
+
+    def waiting(self, batches: Sequence[Batch]) -> AbstractContextManager[Outbox]:
+        """Make a backlog beside them; the outbox is to be opened."""
+
+
+async def _measure(closed: Outbox) -> float:
     served = [Served("noop", ALWAYS, 120_000, 30, CLAIM)]
-    async with outbox(path, driver) as box:
+    async with closed as box:
         took = []
         for turn in range(TURNS):
             began = time.perf_counter()
@@ -64,6 +79,50 @@ async def _measure(path: Path, driver: str) -> float:
             if len(claims) != CLAIM:
                 raise SystemExit(f"{len(claims)} claims instead of {CLAIM}")
         return statistics.median(took)
+
+
+def claim_ms(backlogs: Backlogs, *, quick: bool, say: Callable[[str], None]) -> dict[str, float]:
+    """Milliseconds for a claim of 64, by backlog shape: the median of 15."""
+    ended = 100_000 if quick else 1_000_000
+    say(f"{ended} ended rows")
+    backlogs.end(ended)
+    found = {}
+    for name, batches in shapes(quick=quick).items():
+        say(f"claims with {name}")
+        with backlogs.waiting(batches) as closed:
+            found[name] = round(asyncio.run(_measure(closed)), 3)
+    return found
+
+
+class SqliteBacklogs:
+    """One file with what has ended, and a copy of it for each backlog."""
+
+    def __init__(self, where: Path, driver: str) -> None:
+        self._where = where
+        self._driver = driver
+
+    def end(self, count: int) -> None:
+        """Make rows that have ended."""
+        asyncio.run(_create(outbox(self._base, self._driver)))
+        with _filling(self._base) as connection:
+            connection.execute(ENDED, (count,))
+            connection.execute(END)
+
+    @contextmanager
+    def waiting(self, batches: Sequence[Batch]) -> Iterator[Outbox]:
+        """Make a backlog beside them."""
+        path = self._where / "waiting.db"
+        shutil.copyfile(self._base, path)
+        with _filling(path) as connection:
+            for batch in batches:
+                connection.execute(WAITING, dict(batch))
+        yield outbox(path, self._driver)
+        for file in self._where.glob(f"{path.name}*"):
+            file.unlink()
+
+    @property
+    def _base(self) -> Path:
+        return self._where / "ended.db"
 
 
 @contextmanager
@@ -77,29 +136,6 @@ def _filling(path: Path) -> Iterator[sqlite3.Connection]:
     connection.close()
 
 
-def claim_ms(where: Path, driver: str, *, quick: bool, say: Callable[[str], None]) -> dict[str, float]:
-    """Milliseconds for a claim of 64, by backlog shape: the median of 15."""
-    ended = 100_000 if quick else 1_000_000
-    found = {}
-    say(f"{ended} ended rows")
-    base = where / "ended.db"
-    asyncio.run(_create(base, driver))
-    with _filling(base) as connection:
-        connection.execute(ENDED, (ended,))
-        connection.execute(END)
-    for name, batches in shapes(quick=quick).items():
-        say(f"claims with {name}")
-        path = where / f"{name}.db"
-        shutil.copyfile(base, path)
-        with _filling(path) as connection:
-            for batch in batches:
-                connection.execute(WAITING, batch)
-        found[name] = round(asyncio.run(_measure(path, driver)), 3)
-        for file in where.glob(f"{name}.db*"):
-            file.unlink()
-    return found
-
-
-async def _create(path: Path, driver: str) -> None:
-    async with outbox(path, driver):
+async def _create(closed: Outbox) -> None:
+    async with closed:
         pass

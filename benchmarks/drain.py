@@ -1,6 +1,9 @@
 """Drain: actions per second through claim, durable fence and settle, beside single-row transactions per second.
 
     python -m benchmarks.drain [--json] [--driver apsw|stdlib] [--concurrency 256] [--quick]
+    python -m benchmarks.drain --postgres [--json] [--actions 10000] [--concurrency 256] [--quick] [--stale]
+
+With --postgres everything is measured on a Postgres server, beside other queues; see benchmarks/postgres.py.
 
 The yardstick is measured right before and right after, in this process, on the same disk: one row inserted per
 transaction through apsw, WAL, synchronous=FULL. Where a yardstick insert takes less than 150 microseconds the disk
@@ -17,15 +20,14 @@ from pathlib import Path
 
 import apsw
 
-from benchmarks.claims import claim_ms
+from benchmarks.claims import SqliteBacklogs, claim_ms
 from benchmarks.wakes import idle_cpu_percent, wake_ms
 from benchmarks.workload import folder, outbox, requests
-from edgeoutbox import Executor
+from edgeoutbox import Executor, Outbox
 
 ACTIONS = 10_000
 LANES = 1_000
 ONE_LANE = 2_000
-YARDSTICK = ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL", "CREATE TABLE IF NOT EXISTS row (text)")
 YARDSTICK_ROWS = 2_000
 SLOW_DISK_MICROSECONDS = 150.0
 WANTED = {256: 2.5, 64: 1.8}
@@ -48,9 +50,9 @@ def yardstick(path: Path) -> float:
     return YARDSTICK_ROWS / took
 
 
-async def drain(path: Path, driver: str, concurrency: int, count: int, lanes: int) -> float:
+async def drain(closed: Outbox, concurrency: int, count: int, lanes: int) -> float:
     """Actions per second."""
-    async with outbox(path, driver, concurrency) as box:
+    async with closed as box:
         await box.enqueue_many(requests(count, lanes))
         executor = Executor(box, concurrency=concurrency)
         began = time.perf_counter()
@@ -62,9 +64,9 @@ async def drain(path: Path, driver: str, concurrency: int, count: int, lanes: in
     return count / took
 
 
-async def enqueue_rates(path: Path, driver: str) -> tuple[float, float]:
+async def enqueue_rates(closed: Outbox) -> tuple[float, float]:
     """Enqueues per second, one at a time and many at once."""
-    async with outbox(path, driver) as box:
+    async with closed as box:
         singles = requests(1_000, LANES, "single")
         began = time.perf_counter()
         for request in singles:
@@ -82,16 +84,17 @@ def measure(driver: str, concurrency: int, *, quick: bool) -> dict[str, object]:
         before = yardstick(where / "yardstick.db")
         rates = []
         for turn in range(3):
-            _say(f"drain {turn + 1} of 3")
-            rates.append(asyncio.run(drain(where / f"drain-{turn}.db", driver, concurrency, ACTIONS, LANES)))
+            say(f"drain {turn + 1} of 3")
+            box = outbox(where / f"drain-{turn}.db", driver, concurrency)
+            rates.append(asyncio.run(drain(box, concurrency, ACTIONS, LANES)))
         after = yardstick(where / "yardstick.db")
-        _say("one lane")
-        one_lane = asyncio.run(drain(where / "lane.db", driver, concurrency, ONE_LANE, 1))
-        one_by_one, many = asyncio.run(enqueue_rates(where / "enqueue.db", driver))
-        _say("wakes and idle processor time")
+        say("one lane")
+        one_lane = asyncio.run(drain(outbox(where / "lane.db", driver, concurrency), concurrency, ONE_LANE, 1))
+        one_by_one, many = asyncio.run(enqueue_rates(outbox(where / "enqueue.db", driver)))
+        say("wakes and idle processor time")
         wakes = wake_ms(where, driver, 100 if quick else 500)
         idle = idle_cpu_percent(where, driver, 5.0 if quick else 20.0)
-        claims = claim_ms(where, driver, quick=quick, say=_say)
+        claims = claim_ms(SqliteBacklogs(where, driver), quick=quick, say=say)
     per_s = statistics.mean([before, after])
     rate = statistics.median(rates)
     return {
@@ -110,7 +113,8 @@ def measure(driver: str, concurrency: int, *, quick: bool) -> dict[str, object]:
     }
 
 
-def _say(what: str) -> None:
+def say(what: str) -> None:
+    """Tell whoever waits."""
     print(f"  {what} ...", file=sys.stderr)
 
 
@@ -121,17 +125,26 @@ def main() -> None:
     parser.add_argument("--driver", choices=["apsw", "stdlib"], default="apsw")
     parser.add_argument("--concurrency", type=int, default=256)
     parser.add_argument("--quick", action="store_true", help="a tenth of the big backlogs, fewer wakes")
+    parser.add_argument("--postgres", action="store_true", help="on Postgres, beside other queues")
+    parser.add_argument("--actions", type=int, default=ACTIONS, help="with --postgres: how many each system drains")
+    parser.add_argument("--stale", action="store_true", help="with --postgres: claims without fresh statistics")
     options = parser.parse_args()
+    if options.postgres:
+        from benchmarks import postgres  # noqa: PLC0415 - it needs the other queues, which this file does not
+
+        return postgres.report(
+            options.concurrency, options.actions, quick=options.quick, stale=options.stale, as_json=options.json
+        )
     figures = measure(options.driver, options.concurrency, quick=options.quick)
     if options.json:
-        print(json.dumps(figures))
-        return
+        return print(json.dumps(figures))
     for name, value in figures.items():
         print(f"{name:>20}  {value}")
     if not figures["judged"]:
         print(f"a yardstick insert takes under {SLOW_DISK_MICROSECONDS:.0f} microseconds here: the ratio is not judged")
     elif options.concurrency in WANTED:
         print(f"wanted: a ratio of at least {WANTED[options.concurrency]}")
+    return None
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 from pydantic import BaseModel
 
 from edgeoutbox import ActionRequest, Adapter, Attempt, Done, Kind, Outbox, Result, one
+from edgeoutbox.storage.protocol import Storage
 from edgeoutbox.storage.sqlite.backend import SqliteStorage
 from edgeoutbox.storage.sqlite.drivers import ApswDriver, StdlibDriver
 
@@ -51,5 +52,10 @@ def folder() -> Iterator[Path]:
 
 
 def outbox(path: Path, driver: str, concurrency: int = 256) -> Outbox:
+    """An outbox of no-op actions in a file."""
+    return outbox_on(SqliteStorage(path, DRIVERS[driver]()), concurrency)
+
+
+def outbox_on(storage: Storage, concurrency: int = 256) -> Outbox:
     """An outbox of no-op actions."""
-    return Outbox(SqliteStorage(path, DRIVERS[driver]()), [NoOp(concurrency)])
+    return Outbox(storage, [NoOp(concurrency)])

@@ -90,7 +90,7 @@ async def test_a_lease_from_the_future_is_shortened_so_that_its_lane_goes_on(wor
     [kind] = producer.adapters.values()
     served = producer.storage
     world.taken("dead", 120_000)
-    assert sql_of(kind.kind.variants.condition) == "1"
+    assert sql_of(kind.kind.variants.condition) == "TRUE"
     assert (await served.get(action_id=asked.id)) is not None
     world.clock.set_wall(-86_400.0)
     executor = await world.executor(producer)
