@@ -13,7 +13,8 @@ from edgeoutbox.errors import DatabaseBusy, DatabaseUnavailable, StorageError
 from edgeoutbox.storage.sqlite.backend import SqliteStorage
 from edgeoutbox.storage.sqlite.committer import TURNS, Committer, InlineRunner, Runner, ThreadRunner
 from edgeoutbox.storage.sqlite.drivers import Driver
-from edgeoutbox.storage.sqlite.spelling import Connection, Shared
+from edgeoutbox.storage.sqlite.spelling import Connection, Long
+from edgeoutbox.storage.statements.steps import Steps
 from edgeoutbox.testing import MovableClock
 from edgeoutbox.testing.conformance.story import DONE, WINDOW, a_request, claim_all, enqueue
 from tests.storage.tapped import Tapped
@@ -31,11 +32,10 @@ def write(word: str) -> Callable[[Connection], str]:
     return operation
 
 
-def write_all(connection: Connection, words: Sequence[str]) -> Shared[str]:
+def write_all(words: Sequence[str]) -> Steps[Sequence[str]]:
     """An operation that many share."""
-    yield
     for word in words:
-        connection.execute(INSERT, (word,))
+        yield Long(INSERT, (word,))
     return words
 
 

@@ -197,7 +197,7 @@ class SqliteStorage:
 
     async def claim(self, served: Sequence[Served], limit: int, owner: str, *, reclaim: bool = True) -> list[Claim]:
         """Take due heads and lost leases."""
-        return await self._write(lambda: claiming.claim(served, limit, owner, reclaim=reclaim))
+        return await self._committer.submit_to(claiming.claim_many, (served, limit, owner, reclaim), last=True)
 
     async def claim_one(self, served: Served, action_id: int, owner: str) -> Claim | None:
         """Take one head, whatever its due_at."""
@@ -218,7 +218,7 @@ class SqliteStorage:
 
     async def let_go(self, claim: Claim, settlement: Settlement) -> None:
         """Give up a settlement that the database refuses."""
-        await self._committer.submit(lambda connection: settling.let_go(connection, claim, settlement))
+        await self._write(lambda: settling.let_go(claim, settlement))
 
     async def reap(self, served: Sequence[Served], owner: str, hooks_: Hooks, limit: int = 100) -> list[Action]:
         """End what expired and what was lost."""

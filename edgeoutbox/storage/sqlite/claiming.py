@@ -9,13 +9,16 @@ from typing import TypeAlias
 from edgeoutbox.keys import digest_of_stored
 from edgeoutbox.storage.protocol import Claim, Fence, Refusal, Served
 from edgeoutbox.storage.sqlite.conditions import sql_of
-from edgeoutbox.storage.sqlite.spelling import COLUMNS, NOW, Connection, Shared, fields
+from edgeoutbox.storage.sqlite.spelling import COLUMNS, NOW, Long, fields
 from edgeoutbox.storage.statements.rows import NAMES, action_of
 from edgeoutbox.storage.statements.steps import Row, Steps
 from edgeoutbox.variants import Condition
 
 Attempting: TypeAlias = tuple[int, int, str, int]
 """An attempt that wants to write: the action's id, the claim's epoch and owner, the write window."""
+
+Claiming: TypeAlias = tuple[Sequence[Served], int, str, bool]
+"""What to claim: the kinds, how many, for whom, and whether lost leases too."""
 
 # Whether claims of a kind are allowed now: nobody paused it and it is not cooling down.
 OPEN_KIND = f"""
@@ -115,13 +118,21 @@ def claim(served: Sequence[Served], limit: int, owner: str, *, reclaim: bool) ->
     if chosen == "[]":
         return []
     leases = {kind.kind: kind.lease for kind in wanted}
-    yield update, [owner, *(value for lease in leases.items() for value in lease), chosen]
+    yield Long(update, [owner, *(value for lease in leases.items() for value in lease), chosen])
     rows = yield from _rows(chosen)
     rows.sort(key=lambda row: (row[14], row[0]))
     claims = []
     for row in rows:
         claim = yield from _claimed(row, owner, leases[row[1]])
         claims.append(claim)
+    return claims
+
+
+def claim_many(claimings: Sequence[Claiming]) -> Steps[list[list[Claim]]]:
+    """Claim for each, one after the other."""
+    claims = []
+    for served, limit, owner, reclaim in claimings:
+        claims.append((yield from claim(served, limit, owner, reclaim=reclaim)))
     return claims
 
 
@@ -141,11 +152,11 @@ def claim_one(served: Served, action_id: int, owner: str) -> Steps[Claim | None]
     return (yield from _claimed(rows[0], owner, served.lease)) if rows else None
 
 
-def begin_writes(connection: Connection, attempts: Sequence[Attempting]) -> Shared[Fence | Refusal]:
+def begin_writes(attempts: Sequence[Attempting]) -> Steps[list[Fence | Refusal]]:
     """Set the fences of many attempts, or say why not."""
     answers: list[Fence | Refusal] = [Refusal.NOT_HELD] * len(attempts)
     fenced = []
-    [(held,)] = connection.execute(HELD, (json.dumps(attempts),))
+    [(held,)] = yield HELD, (json.dumps(attempts),)
     for place, now, lease_left, expired in json.loads(held):
         if expired:
             answers[place] = Refusal.EXPIRED
@@ -154,9 +165,8 @@ def begin_writes(connection: Connection, attempts: Sequence[Attempting]) -> Shar
         else:
             answers[place] = Fence(now, lease_left)
             fenced.append((*attempts[place][:3], now))
-    yield
     if fenced:
-        connection.execute(BEGIN_WRITE, (json.dumps(fenced),))
+        yield BEGIN_WRITE, (json.dumps(fenced),)
     return answers
 
 

@@ -19,7 +19,8 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar, cast
 from edgeoutbox import telemetry
 from edgeoutbox.errors import DatabaseBusy, StorageError
 from edgeoutbox.storage.sqlite.drivers import storage_error
-from edgeoutbox.storage.sqlite.spelling import Connection, Shared, finish
+from edgeoutbox.storage.sqlite.spelling import Connection, run
+from edgeoutbox.storage.statements.steps import Steps
 
 Item = TypeVar("Item")
 T = TypeVar("T")
@@ -31,7 +32,7 @@ TURNS = 3
 """How many turns of the event loop are collected, so that a settlement and the claim it makes way for go together."""
 
 
-Many: TypeAlias = Callable[[Connection, Sequence[Any]], Shared[Any]]
+Many: TypeAlias = Callable[[Sequence[Any]], Steps[Sequence[Any]]]
 """A state change that one call makes for many operations at once: an item in, an answer out, for each."""
 
 
@@ -47,6 +48,7 @@ class Operation(Generic[T]):
     single: bool = False
     many: Many | None = None
     item: Any = None
+    last: bool = False
     value: Any = None
     error: Exception | None = field(default=None)
 
@@ -197,9 +199,11 @@ class Committer:
         """
         return await self._submit(Operation(run, self._waiter(), single))
 
-    async def submit_to(self, many: Callable[[Connection, Sequence[Item]], Shared[T]], item: Item) -> T:
-        """Like `submit`, for a state change that is made for everybody who wants it at once."""
-        return await self._submit(Operation(partial(_one, many, item), self._waiter(), many=many, item=item))
+    async def submit_to(
+        self, many: Callable[[Sequence[Item]], Steps[Sequence[T]]], item: Item, *, last: bool = False
+    ) -> T:
+        """Like `submit`, for a change that is made for everybody who wants it at once; `last`: after the others."""
+        return await self._submit(Operation(partial(_one, many, item), self._waiter(), many=many, item=item, last=last))
 
     def _waiter(self) -> "asyncio.Future[Any]":
         if not self._started:
@@ -258,11 +262,9 @@ class Committer:
             return True
         try:
             for many, operations in _shared(batch).items():
-                change = many(connection, [operation.item for operation in operations])
-                next(change)
-                # Now, since SQLite writes without the interpreter's lock: the event loop runs beside this batch.
-                self._answer()
-                for operation, answer in zip(operations, finish(change), strict=True):
+                # The batch before is answered when this one takes long: the event loop then runs beside it.
+                answers = run(connection, many([operation.item for operation in operations]), self._answer)
+                for operation, answer in zip(operations, answers, strict=True):
                     operation.value, operation.error = answer, None
             self._answer()
             for operation in batch:
@@ -307,7 +309,7 @@ class Committer:
 
 
 def _one(many: Many, item: Any, connection: Connection) -> Any:
-    [answer] = finish(many(connection, [item]))
+    [answer] = run(connection, many([item]))
     return answer
 
 
@@ -323,9 +325,9 @@ def _one_of_many(connection: Connection, operation: Operation[Any]) -> None:
 
 
 def _shared(batch: Sequence[Operation[Any]]) -> dict[Many, list[Operation[Any]]]:
-    """The operations that one call can make together. They go first: a claim then finds the lanes that they open."""
+    """The operations that one call can make together. Claims come last: they find the lanes that the others open."""
     shared: dict[Many, list[Operation[Any]]] = {}
-    for operation in batch:
+    for operation in sorted(batch, key=lambda operation: operation.last):
         if operation.many is not None:
             shared.setdefault(operation.many, []).append(operation)
     return shared

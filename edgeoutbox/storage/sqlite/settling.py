@@ -11,11 +11,11 @@ from edgeoutbox.storage.protocol import Claim, Hook, Hooks, Served, Settlement
 from edgeoutbox.storage.sqlite.claiming import AT_MOST_ONCE
 from edgeoutbox.storage.sqlite.conditions import sql_of
 from edgeoutbox.storage.sqlite.hooks import run_hook
-from edgeoutbox.storage.sqlite.spelling import COLUMNS, NOW, Connection, Shared, fields, finish, run
+from edgeoutbox.storage.sqlite.spelling import COLUMNS, NOW, Connection, Long, fields, run
 from edgeoutbox.storage.statements.kinds import cool_down
 from edgeoutbox.storage.statements.owed import FORGET_ENDED
 from edgeoutbox.storage.statements.rows import action_of
-from edgeoutbox.storage.statements.steps import Steps
+from edgeoutbox.storage.statements.steps import Statement, Steps
 from edgeoutbox.storage.turns import turns
 from edgeoutbox.variants import Condition
 
@@ -156,53 +156,53 @@ RETURNING id
 
 def settle(connection: Connection, claim: Claim, settlement: Settlement, hook: Hook) -> bool:
     """Write a settlement that ends the action, and run its hook."""
-    [recorded] = finish(_settle_each(connection, [(claim, settlement)], forget=False))
+    [recorded] = run(connection, _settle_each([(claim, settlement)], forget=False))
     if recorded:
         [row] = connection.execute(ENDED, (claim.id,))
         run_hook(connection, hook, action_of(row))
     return recorded
 
 
-def settle_many(connection: Connection, settlements: Sequence[Settling]) -> Shared[bool]:
+def settle_many(settlements: Sequence[Settling]) -> Steps[list[bool]]:
     """Write each settlement whose claim still holds its action, and fill the log for all; whether each was written."""
     recorded = [False] * len(settlements)
     for turn in turns([claim.id for claim, _ in settlements]):
-        answers = yield from _settle_each(connection, [settlements[place] for place in turn], forget=True)
+        answers = yield from _settle_each([settlements[place] for place in turn], forget=True)
         for place, done in zip(turn, answers, strict=True):
             recorded[place] = done
     return recorded
 
 
-def _settle_each(connection: Connection, settlements: Sequence[Settling], *, forget: bool) -> Shared[bool]:
+def _settle_each(settlements: Sequence[Settling], *, forget: bool) -> Steps[list[bool]]:
     claims = [(claim.id, claim.epoch, claim.owner) for claim, _ in settlements]
-    [(held,)] = connection.execute(HELD, (json.dumps(claims),))
+    [(held,)] = yield HELD, (json.dumps(claims),)
     recorded = [False] * len(settlements)
     for place in json.loads(held):
         recorded[place] = True
     done = [each for each, held_still in zip(settlements, recorded, strict=True) if held_still]
     ends = [(claim, settlement) for claim, settlement in done if settlement.state.ended]
-    yield
     if ends:
-        connection.execute(END, (json.dumps([_end(*each) for each in ends]),))
+        yield Long(END, (json.dumps([_end(*each) for each in ends]),))
     for claim, settlement in done:
         if not settlement.state.ended:
-            _give_back(connection, claim, settlement)
+            yield _give_back(claim, settlement)
     log = [_log(*each, recorded=held_still) for each, held_still in zip(settlements, recorded, strict=True)]
-    connection.execute(LOG, (json.dumps(log),))
+    yield LOG, (json.dumps(log),)
     if ends and forget:
-        for (action_id,) in connection.execute(ENDED_TO_FORGET, (json.dumps([claim.id for claim, _ in ends]),)):
-            connection.execute(FORGET_ENDED, (action_id,))
+        rows = yield ENDED_TO_FORGET, (json.dumps([claim.id for claim, _ in ends]),)
+        for row in rows:
+            yield FORGET_ENDED, row
     for claim, settlement in done:
         if settlement.cools != "no":
             wait = settlement.wait if settlement.cools == "wait" else None
-            run(connection, cool_down(claim.action.kind, settlement.reason, wait))
+            yield from cool_down(claim.action.kind, settlement.reason, wait)
     return recorded
 
 
-def let_go(connection: Connection, claim: Claim, settlement: Settlement) -> None:
+def let_go(claim: Claim, settlement: Settlement) -> Steps[None]:
     """Log a settlement that the database refused, and leave the action to whoever may take it when its lease ends."""
-    connection.execute(LET_GO, (claim.id, claim.epoch, claim.owner))
-    connection.execute(LOG, (json.dumps([_log(claim, settlement, recorded=False)]),))
+    yield LET_GO, (claim.id, claim.epoch, claim.owner)
+    yield LOG, (json.dumps([_log(claim, settlement, recorded=False)]),)
 
 
 def _end(claim: Claim, settlement: Settlement) -> list[str | int | None]:
@@ -218,11 +218,11 @@ def _end(claim: Claim, settlement: Settlement) -> list[str | int | None]:
     ]
 
 
-def _give_back(connection: Connection, claim: Claim, settlement: Settlement) -> None:
+def _give_back(claim: Claim, settlement: Settlement) -> Statement:
     statement = GIVE_BACK if settlement.state is State.ADMITTED else REREAD
     held = (claim.id, claim.epoch, claim.owner)
     uncounted = int(not settlement.counts)
-    connection.execute(statement, (settlement.wait, uncounted, settlement.last_error, *held))
+    return statement, (settlement.wait, uncounted, settlement.last_error, *held)
 
 
 def _log(claim: Claim, settlement: Settlement, *, recorded: bool) -> list[str | int | None]:

@@ -4,9 +4,9 @@ The vocabulary stands in `edgeoutbox.storage.statements.steps`. SQL that an ende
 """
 
 import re
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from edgeoutbox.storage.statements import rows
 from edgeoutbox.storage.statements.steps import Row, Steps
@@ -53,27 +53,22 @@ class Connection(Protocol):
         """Close the connection."""
 
 
-Shared: TypeAlias = Generator[None, None, Sequence[T]]
-"""A state change made for many operations at once: it looks things up, yields, writes, and returns the answers."""
+class Long(NamedTuple):
+    """A statement that keeps SQLite busy for long, and leaves the interpreter to others meanwhile."""
+
+    sql: str
+    parameters: Sequence[Any] = ()
 
 
-def finish(change: Shared[T]) -> Sequence[T]:
-    """Take a shared change to its end and return its answers."""
-    try:
-        while True:
-            next(change)
-    except StopIteration as stop:
-        answers: Sequence[T] = stop.value
-        return answers
-
-
-def run(connection: Connection, steps: Steps[T]) -> T:
-    """Take every step on the connection and return what the steps return."""
+def run(connection: Connection, steps: Steps[T], before_long: Callable[[], None] | None = None) -> T:
+    """Take every step on the connection and return what the steps return. `before_long` is called before a `Long`."""
     answer: list[Row] | None = None
     try:
         while True:
-            sql, parameters = next(steps) if answer is None else steps.send(answer)
-            answer = connection.execute(spell(sql), parameters)
+            statement = next(steps) if answer is None else steps.send(answer)
+            if before_long is not None and isinstance(statement, Long):
+                before_long()
+            answer = connection.execute(spell(statement[0]), statement[1])
     except StopIteration as stop:
         result: T = stop.value
         return result
