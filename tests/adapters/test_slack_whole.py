@@ -1,7 +1,5 @@
 """Slack posts all the way: enqueued, claimed, fenced, posted, lost, looked for and ended."""
 
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any, Literal
 
 import pytest
@@ -11,17 +9,9 @@ from edgeoutbox.testing import drain, until
 from edgeoutbox_slack import Post, SlackAdapter, SlackNotice
 from edgeoutbox_slack.testing import Drop, Hang, Limit, On, Refuse, SlackServer, duplicates
 from tests.adapters.slack_building import CHANNEL, HISTORY, JANE, POST, REPLIES, an_adapter
-from tests.executor.world import DRIVERS, World, outcome, the
+from tests.executor.world import World, outcome, the
 
 OTHER = "C0OTHER"
-
-
-@pytest.fixture(params=DRIVERS, ids=lambda driver: driver.copy)
-async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
-    """A database of each driver."""
-    opened = World(tmp_path / "app.db", request.param)
-    async with opened.stack:
-        yield opened
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,3 @@
+from tests.executor.conftest import world
+
+__all__ = ["world"]
