@@ -183,6 +183,19 @@ async def test_nobody_is_answered_while_the_commit_is_under_way(
     assert (await asked, threaded.words(), answered_early) == ("a", ["a"], False)
 
 
+async def test_the_last_of_a_batch_finds_what_the_others_wrote(bench: Bench) -> None:
+    """A claim sees the lanes that were opened and the actions that were enqueued beside it."""
+
+    def count(items: Sequence[None]) -> Steps[list[int]]:
+        rows = yield "SELECT COUNT(*) FROM words", ()
+        return [rows[0][0] for _ in items]
+
+    counted = bench.committer.submit_to(count, None, last=True)
+    written = bench.committer.submit(write("a")), bench.committer.submit_to(write_all, "b")
+    assert (await asyncio.gather(counted, *written))[0] == 2
+    assert bench.heard.count("COMMIT") == 1
+
+
 async def test_a_failing_single_statement_costs_nobody_else_anything(bench: Bench) -> None:
     """It undoes itself; the others commit together with it."""
     first, second, third = await bench.all(write("a"), write("a"), write("b"), single=True)

@@ -40,7 +40,8 @@ Many: TypeAlias = Callable[[Sequence[Any]], Steps[Sequence[Any]]]
 class Operation(Generic[T]):
     """One state change. `single` says that it is one statement, which undoes itself when it fails.
 
-    With `many`, the items of all operations of a batch that have the same `many` are handed to it together.
+    With `many`, the items of all operations of a batch that have the same `many` are handed to it together. A claim is
+    `last`: it finds what the others enqueued and the lanes that they opened.
     """
 
     run: Callable[[Connection], T]
@@ -261,20 +262,29 @@ class Committer:
                 operation.error = error
             return True
         try:
-            for many, operations in _shared(batch).items():
-                # The batch before is answered when this one takes long: the event loop then runs beside it.
-                answers = run(connection, many([operation.item for operation in operations]), self._answer)
-                for operation, answer in zip(operations, answers, strict=True):
-                    operation.value, operation.error = answer, None
-            self._answer()
+            self._shared(connection, [operation for operation in batch if not operation.last])
             for operation in batch:
                 if operation.many is None:
+                    self._answer()
                     _one_of_many(connection, operation)
+            self._shared(connection, [operation for operation in batch if operation.last])
+            self._answer()
             connection.execute("COMMIT")
         except Exception:  # noqa: BLE001 - each runs again alone and gets its own error
             _roll_back(connection)
             return False
         return True
+
+    def _shared(self, connection: Connection, batch: Sequence[Operation[Any]]) -> None:
+        """Run what one call can make together. It answers the batch before when it is inside SQLite for long."""
+        shared: dict[Many, list[Operation[Any]]] = {}
+        for operation in batch:
+            if operation.many is not None:
+                shared.setdefault(operation.many, []).append(operation)
+        for many, operations in shared.items():
+            answers = run(connection, many([operation.item for operation in operations]), self._answer)
+            for operation, answer in zip(operations, answers, strict=True):
+                operation.value, operation.error = answer, None
 
     def _alone(self, connection: Connection, operation: Operation[Any]) -> None:
         operation.error = None
@@ -322,15 +332,6 @@ def _one_of_many(connection: Connection, operation: Operation[Any]) -> None:
         if not (operation.single and connection.in_transaction):
             raise
         operation.error = error
-
-
-def _shared(batch: Sequence[Operation[Any]]) -> dict[Many, list[Operation[Any]]]:
-    """The operations that one call can make together. Claims come last: they find the lanes that the others open."""
-    shared: dict[Many, list[Operation[Any]]] = {}
-    for operation in sorted(batch, key=lambda operation: operation.last):
-        if operation.many is not None:
-            shared.setdefault(operation.many, []).append(operation)
-    return shared
 
 
 def _roll_back(connection: Connection) -> None:
