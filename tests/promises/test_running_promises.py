@@ -26,6 +26,7 @@ from edgeoutbox import (
     UnknownVariant,
     key_suffix,
 )
+from edgeoutbox.errors import DatabaseBusy
 from edgeoutbox.storage.sqlite.drivers import ApswDriver
 from edgeoutbox.testing import ScriptedAdapter, Step, drain, until
 from tests.executor.processes import calls, program, run_python
@@ -282,12 +283,16 @@ async def test_p7_the_fence_is_committed_before_the_adapter_goes_on(world: World
 async def test_p7_no_call_when_the_fence_cannot_be_stored(world: World) -> None:
     """While another program holds the write lock, no provider is called; the attempt does not count."""
     adapter = ScriptedAdapter()
-    at, go_on = asyncio.Event(), asyncio.Event()
+    at, go_on, refused = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def slowly(attempt: Attempt[Any]) -> Result:
         at.set()
         await go_on.wait()
-        await attempt.begin_write()
+        try:
+            await attempt.begin_write()
+        except DatabaseBusy:
+            refused.set()
+            raise
         adapter.writes.append("a")
         return Done()
 
@@ -299,7 +304,7 @@ async def test_p7_no_call_when_the_fence_cannot_be_stored(world: World) -> None:
     foreign = world.connect()
     foreign.execute("BEGIN IMMEDIATE")
     go_on.set()
-    await until(lambda: not executor._reports.storage_works)
+    await asyncio.wait_for(refused.wait(), 10)
     assert adapter.writes == []
     foreign.execute("ROLLBACK")
     foreign.close()

@@ -31,13 +31,15 @@ class FileProvider:
 
     async def take(self, token: str) -> None:
         """Take a write."""
+        holds = self._holding.exists()
+        if holds:
+            self._holding.unlink()  # before the effect can be seen: whoever sees it may kill us at once
         descriptor = os.open(self._record, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
             os.write(descriptor, f"{token}\n".encode())
         finally:
             os.close(descriptor)
-        if self._holding.exists():
-            self._holding.unlink()
+        if holds:
             await asyncio.Event().wait()
 
 
