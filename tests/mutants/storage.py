@@ -39,9 +39,9 @@ MUTANTS = (
         (
             Edit(
                 COMMITTER,
-                "                    operation.value, operation.error = answer, None\n",
-                "                    operation.value, operation.error = answer, None\n"
-                "                self._unanswered = operations\n",
+                "                operation.value, operation.error = answer, None\n",
+                "                operation.value, operation.error = answer, None\n"
+                "            self._unanswered = operations\n",
             ),
         ),
         (SHARED + "test_nobody_is_answered_while_the_commit_is_under_way",),
