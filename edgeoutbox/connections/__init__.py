@@ -5,6 +5,7 @@ on what was recognised.
 """
 
 from collections.abc import Coroutine, Sequence
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from edgeoutbox.connections import postgres, sqlalchemy, sqlite
@@ -12,7 +13,7 @@ from edgeoutbox.connections.recognised import Database, Recognised
 from edgeoutbox.errors import UnsupportedConnection
 from edgeoutbox.storage.protocol import ConnectionFacts, PostgresFacts, SqliteFacts
 from edgeoutbox.storage.statements.lanes import Lanes
-from edgeoutbox.storage.statements.steps import Row, Steps
+from edgeoutbox.storage.statements.steps import Row, Statement, Steps, take_async
 
 T = TypeVar("T")
 
@@ -90,14 +91,9 @@ async def _run(connection: Recognised, steps: Steps[T], place: Place, lanes: Lan
         facts = connection.facts_of(await _rows(connection, connection.spell(connection.facts, place.schema), ()))
         place.require_connection(facts)
         schema = facts.schema if isinstance(facts, PostgresFacts) else None
-        for sql, parameters in connection.locks(lanes):
-            await _rows(connection, connection.spell(sql, schema), parameters)
-        sql, parameters = next(steps)
-        while True:
-            sql, parameters = steps.send(await _rows(connection, connection.spell(sql, schema), parameters))
-    except StopIteration as stop:
-        result: T = stop.value
-        return result
+        for lock in connection.locks(lanes):
+            await _step(connection, schema, lock)
+        return await take_async(steps, partial(_step, connection, schema))
     except Exception as error:
         original = getattr(error, "orig", None)  # SQLAlchemy wraps the driver's error
         translated = connection.error(original if isinstance(original, Exception) else error)
@@ -117,6 +113,10 @@ async def _prepare(connection: Recognised) -> None:
     finally:
         if connection.close is not None:
             await connection.close()
+
+
+async def _step(connection: Recognised, schema: str | None, statement: Statement) -> list[Row]:
+    return await _rows(connection, connection.spell(statement[0], schema), statement[1])
 
 
 async def _rows(connection: Recognised, sql: str, parameters: Sequence[Any]) -> list[Row]:

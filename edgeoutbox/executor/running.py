@@ -4,8 +4,9 @@ import asyncio
 import contextlib
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Any, TypeVar
 
 from edgeoutbox.adapter import Adapter, has_ended_hook
 from edgeoutbox.clock import Clock
@@ -15,6 +16,8 @@ from edgeoutbox.executor.reports import Reports
 from edgeoutbox.kinds import Delivery
 from edgeoutbox.settlements import Interrupted, Interruption, Outcome, Verdict, settle
 from edgeoutbox.storage.protocol import Claim, Hook, Settlement, Storage
+
+T = TypeVar("T")
 
 OVERRUN = 5.0
 """Seconds past its deadline after which an attempt is settled although its adapter still runs."""
@@ -101,14 +104,9 @@ class Running:
     async def _store(self, attempt: RunningAttempt, settlement: Settlement) -> bool | None:
         """Whether the settlement changed the action; `None` when the database will never take it."""
         hook = self._hook(attempt) if settlement.state.ended else None
-        wait = SETTLE_AGAIN_FIRST
         while True:
             try:
-                recorded = await self._storage.settle(attempt.claim, settlement, hook)
-            except (DatabaseBusy, DatabaseUnavailable) as error:
-                self._reports.storage(error)
-                await asyncio.sleep(wait)
-                wait = min(SETTLE_AGAIN_LAST, wait * 2)
+                return await self._insist(partial(self._storage.settle, attempt.claim, settlement, hook))
             except Exception as error:  # noqa: BLE001 - a hook can break more than itself; the result comes first
                 what = str(error) if isinstance(error, StorageError) else type(error).__name__
                 if hook is None:
@@ -117,25 +115,26 @@ class Running:
                     return None
                 self._reports.trouble("action.hook.failed", attempt, result=settlement.result, what=what)
                 hook = None  # it stays owed
-            else:
-                self._reports.storage(None)
-                return recorded
 
     async def _let_go(self, attempt: RunningAttempt, settlement: Settlement) -> None:
+        try:
+            await self._insist(partial(self._storage.let_go, attempt.claim, settlement))
+        except StorageError as error:
+            self._reports.trouble("action.settle.refused", attempt, result=settlement.result, what=str(error))
+
+    async def _insist(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """Ask the database until it can be used, and raise what else it says."""
         wait = SETTLE_AGAIN_FIRST
         while True:
             try:
-                await self._storage.let_go(attempt.claim, settlement)
+                answer = await ask()
             except (DatabaseBusy, DatabaseUnavailable) as error:
                 self._reports.storage(error)
                 await asyncio.sleep(wait)
                 wait = min(SETTLE_AGAIN_LAST, wait * 2)
-            except StorageError as error:
-                self._reports.trouble("action.settle.refused", attempt, result=settlement.result, what=str(error))
-                return
             else:
                 self._reports.storage(None)
-                return
+                return answer
 
     def _hook(self, attempt: RunningAttempt) -> Hook | None:
         return hook_of(self._adapters[attempt.action.kind])

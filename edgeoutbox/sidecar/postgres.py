@@ -14,7 +14,7 @@ from edgeoutbox.storage.postgres.errors import storage_error
 from edgeoutbox.storage.postgres.facts import FACTS
 from edgeoutbox.storage.postgres.sessions import CONNECT_WITHIN
 from edgeoutbox.storage.postgres.spelling import spell
-from edgeoutbox.storage.statements.steps import Row, Steps
+from edgeoutbox.storage.statements.steps import Row, Statement, Steps, take
 from edgeoutbox.variants import Condition
 
 T = TypeVar("T")
@@ -53,20 +53,17 @@ class PostgresLook:
 
     def taken(self, steps: Steps[T]) -> T:
         """What these steps, which must only read, come to."""
-        if self._raw is None:
+        raw = self._raw
+        if raw is None:
             raise ConfigurationError("open the look with `with` first")
-        rows: list[Row] | None = None
+
+        def execute(statement: Statement) -> list[Row]:
+            return raw.execute(spell(statement[0], self._schema).encode(), statement[1]).fetchall()
+
         try:
-            while True:
-                sql, parameters = next(steps) if rows is None else steps.send(rows)
-                rows = self._raw.execute(spell(sql, self._schema).encode(), parameters).fetchall()
-        except StopIteration as stop:
-            result: T = stop.value
-            return result
+            return take(steps, execute)
         except psycopg.Error as error:
             raise storage_error(error) or error from None
-        finally:
-            steps.close()
 
     def schema(self) -> tuple[int, int]:
         """The version of the schema and the earliest build that may open it. Raises `NoSchema`."""

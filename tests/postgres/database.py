@@ -9,7 +9,7 @@ import pytest
 from psycopg.types.string import TextLoader
 
 import edgeoutbox.storage
-from edgeoutbox.storage.sqlite.steps import NOW
+from edgeoutbox.storage.sqlite.spelling import NOW
 from edgeoutbox.testing.postgres import PostgresServer, unavailable
 from tests.schema.database import Database
 

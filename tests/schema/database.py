@@ -9,7 +9,7 @@ import apsw
 import pytest
 
 from edgeoutbox.states import ENDED, STOP_REASONS, State
-from edgeoutbox.storage.sqlite.steps import NOW
+from edgeoutbox.storage.sqlite.spelling import NOW
 
 SCHEMA = (Path(__file__).parents[2] / "schema.sql").read_text(encoding="utf-8")
 

@@ -14,7 +14,7 @@ from edgeoutbox.storage.sqlite import schema
 from edgeoutbox.storage.sqlite.backend import SqliteStorage
 from edgeoutbox.storage.sqlite.drivers import Driver
 from edgeoutbox.storage.sqlite.schema import Migration
-from edgeoutbox.storage.sqlite.steps import Connection
+from edgeoutbox.storage.sqlite.spelling import Connection
 from tests.schema.conftest import OpenPlain
 from tests.schema.database import SCHEMA, Database
 

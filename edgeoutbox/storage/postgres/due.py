@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from edgeoutbox.storage.postgres.claiming import IF_OPEN, IS_DUE, IS_LOST
 from edgeoutbox.storage.postgres.conditions import sql_of
 from edgeoutbox.storage.protocol import Served
-from edgeoutbox.storage.statements.reading import CLOCK
-from edgeoutbox.storage.statements.steps import Steps
+from edgeoutbox.storage.statements import due
+from edgeoutbox.storage.statements.steps import Statement, Steps
 
 HELD_FOR = 20
 """Milliseconds after which to look again for what is due, and was left to a transaction that held it."""
@@ -39,15 +39,10 @@ SELECT MIN(moment) FROM (
 
 def next_due(served: Sequence[Served], owner: str) -> Steps[int | None]:
     """Milliseconds until something can be done."""
-    first: int | None = None
-    for kind in served:
-        sql = NEXT_DUE.format(condition=sql_of(kind.condition))
+
+    def moment_of(kind: Served) -> Statement:
         name = kind.kind
         held = (name, name, name, name, owner, kind.max_attempts, name)
-        [(moment,)] = yield sql, (name, name, name, name, owner, name, *held)
-        if moment is not None and (first is None or moment < first):
-            first = moment
-    if first is None:
-        return None
-    [(now,)] = yield CLOCK, ()
-    return max(0, first - int(now))
+        return NEXT_DUE.format(condition=sql_of(kind.condition)), (name, name, name, name, owner, name, *held)
+
+    return due.next_due(served, moment_of)

@@ -5,7 +5,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from edgeoutbox import telemetry
 from edgeoutbox.errors import DatabaseUnavailable, StorageError, WrongDatabase
@@ -43,7 +43,7 @@ from edgeoutbox.storage.sqlite.drivers import (
 from edgeoutbox.storage.sqlite.spelling import Connection, run, spell
 from edgeoutbox.storage.sqlite.watch import OpenEvents, Watch, events_of_system
 from edgeoutbox.storage.statements import deciding, enqueueing, executors, kinds, reading
-from edgeoutbox.storage.statements.steps import Steps
+from edgeoutbox.storage.statements.steps import Steps, take_async
 from edgeoutbox.variants import Condition
 
 T = TypeVar("T")
@@ -161,21 +161,14 @@ class SqliteStorage:
                 lost[error.action_id] = error
 
     async def _read(self, steps: Steps[T]) -> T:
-        rows: list[tuple[Any, ...]] | None = None
         async with self._reading:
-            if self._reader is None:
+            reader = self._reader
+            if reader is None:
                 raise StorageError("the outbox is closed; open it with 'async with Outbox(...)'")
             try:
-                while True:
-                    sql, parameters = next(steps) if rows is None else steps.send(rows)
-                    rows = await self._reader.fetch(spell(sql), parameters)
-            except StopIteration as stop:
-                result: T = stop.value
-                return result
+                return await take_async(steps, lambda statement: reader.fetch(spell(statement[0]), statement[1]))
             except Exception as error:
                 raise storage_error(error) or error from error
-            finally:
-                steps.close()
 
     async def declare_kinds(self, declarations: Sequence[KindDeclaration]) -> dict[str, KindPolicy]:
         """Store what was declared and return what holds."""

@@ -6,8 +6,8 @@ from edgeoutbox.storage.protocol import Served
 from edgeoutbox.storage.sqlite.claiming import IF_OPEN
 from edgeoutbox.storage.sqlite.conditions import sql_of
 from edgeoutbox.storage.sqlite.spelling import NOW
-from edgeoutbox.storage.statements.reading import CLOCK
-from edgeoutbox.storage.statements.steps import Steps
+from edgeoutbox.storage.statements import due
+from edgeoutbox.storage.statements.steps import Statement, Steps
 
 # The next moment at which one kind can be claimed or a hook is owed; each part is the first entry of an index.
 NEXT_DUE = """
@@ -31,14 +31,10 @@ SELECT MIN(moment) FROM (
 
 def next_due(served: Sequence[Served], owner: str) -> Steps[int | None]:
     """Milliseconds until something can be done."""
-    first: int | None = None
-    for kind in served:
-        sql = NEXT_DUE.format(now=NOW, if_open=IF_OPEN, condition=sql_of(kind.condition))
+
+    def moment_of(kind: Served) -> Statement:
         name = kind.kind
-        [(moment,)] = yield sql, (name, name, name, name, owner, name)
-        if moment is not None and (first is None or moment < first):
-            first = moment
-    if first is None:
-        return None
-    [(now,)] = yield CLOCK, ()
-    return max(0, first - int(now))
+        sql = NEXT_DUE.format(now=NOW, if_open=IF_OPEN, condition=sql_of(kind.condition))
+        return sql, (name, name, name, name, owner, name)
+
+    return due.next_due(served, moment_of)

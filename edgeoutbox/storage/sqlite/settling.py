@@ -2,8 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from functools import lru_cache
-from typing import TypeAlias
+from functools import lru_cache, partial
 
 from edgeoutbox.model import Action
 from edgeoutbox.states import State
@@ -16,10 +15,8 @@ from edgeoutbox.storage.statements.kinds import cool_down
 from edgeoutbox.storage.statements.owed import FORGET_ENDED
 from edgeoutbox.storage.statements.rows import action_of
 from edgeoutbox.storage.statements.steps import Statement, Steps
-from edgeoutbox.storage.turns import turns
+from edgeoutbox.storage.turns import Settling, in_turns
 from edgeoutbox.variants import Condition
-
-Settling: TypeAlias = tuple[Claim, Settlement]
 
 # The action as its end left it, for its hook.
 ENDED = f"SELECT {COLUMNS} FROM agent_action WHERE id = ?"
@@ -165,12 +162,7 @@ def settle(connection: Connection, claim: Claim, settlement: Settlement, hook: H
 
 def settle_many(settlements: Sequence[Settling]) -> Steps[list[bool]]:
     """Write each settlement whose claim still holds its action, and fill the log for all; whether each was written."""
-    recorded = [False] * len(settlements)
-    for turn in turns([claim.id for claim, _ in settlements]):
-        answers = yield from _settle_each([settlements[place] for place in turn], forget=True)
-        for place, done in zip(turn, answers, strict=True):
-            recorded[place] = done
-    return recorded
+    return (yield from in_turns(settlements, partial(_settle_each, forget=True)))
 
 
 def _settle_each(settlements: Sequence[Settling], *, forget: bool) -> Steps[list[bool]]:

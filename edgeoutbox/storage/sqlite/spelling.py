@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from edgeoutbox.storage.statements import rows
-from edgeoutbox.storage.statements.steps import Row, Steps
+from edgeoutbox.storage.statements.steps import Row, Statement, Steps, take
 
 T = TypeVar("T")
 
@@ -62,18 +62,13 @@ class Long(NamedTuple):
 
 def run(connection: Connection, steps: Steps[T], before_long: Callable[[], None] | None = None) -> T:
     """Take every step on the connection and return what the steps return. `before_long` is called before a `Long`."""
-    answer: list[Row] | None = None
-    try:
-        while True:
-            statement = next(steps) if answer is None else steps.send(answer)
-            if before_long is not None and isinstance(statement, Long):
-                before_long()
-            answer = connection.execute(spell(statement[0]), statement[1])
-    except StopIteration as stop:
-        result: T = stop.value
-        return result
-    finally:
-        steps.close()
+
+    def execute(statement: Statement) -> list[Row]:
+        if before_long is not None and isinstance(statement, Long):
+            before_long()
+        return connection.execute(spell(statement[0]), statement[1])
+
+    return take(steps, execute)
 
 
 def fields(*names: str) -> str:

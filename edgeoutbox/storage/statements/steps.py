@@ -18,7 +18,7 @@ What both read also means: flags are integers 0 and 1, so compare them (`? = 1`)
 whose place gives it no type has a CAST, to BIGINT or TEXT.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 T = TypeVar("T")
@@ -26,3 +26,29 @@ T = TypeVar("T")
 Row: TypeAlias = tuple[Any, ...]
 Statement: TypeAlias = tuple[str, Sequence[Any]]
 Steps: TypeAlias = Generator[Statement, list[Row], T]
+
+
+def take(steps: Steps[T], execute: Callable[[Statement], list[Row]]) -> T:
+    """Take every step and return what the steps return."""
+    rows: list[Row] | None = None
+    try:
+        while True:
+            rows = execute(next(steps) if rows is None else steps.send(rows))
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+    finally:
+        steps.close()
+
+
+async def take_async(steps: Steps[T], execute: Callable[[Statement], Awaitable[list[Row]]]) -> T:
+    """The same where rows are awaited."""
+    rows: list[Row] | None = None
+    try:
+        while True:
+            rows = await execute(next(steps) if rows is None else steps.send(rows))
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+    finally:
+        steps.close()
