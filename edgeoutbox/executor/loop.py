@@ -144,6 +144,7 @@ class Executor:
     async def until_idle(self) -> None:
         """Wait until nothing is due, nothing runs, and no hook is owed that could be run now.
 
+        What was kept long enough is swept once by then, also for programs that never live for longer.
         Raises `RuntimeError` when the executor does not run.
         """
         if self._body is None or self._body.done():
@@ -154,7 +155,8 @@ class Executor:
             self._wake.set()
             await self._idle.wait()
             if self._stopping.is_set() or not await self._upkeep.once():
-                return
+                break
+        await self._upkeep.kept.wait()
 
     async def run_now(self, action_id: int) -> Action:
         """Carry out one admitted head now, whatever its `due_at`, and return it after its attempt.

@@ -38,6 +38,8 @@ class Upkeep:
         self._running = running
         self._reports = reports
         self._drift = drift
+        self.kept = asyncio.Event()
+        """Set once the first turn, which sweeps, is over."""
         hooks = {name: hook_of(adapter) for name, adapter in adapters.items()}
         self._hooks: Hooks = {name: hook for name, hook in hooks.items() if hook is not None}
 
@@ -48,6 +50,12 @@ class Upkeep:
 
     async def run(self) -> None:
         """Keep the house until cancelled."""
+        try:
+            await self._run()
+        finally:
+            self.kept.set()
+
+    async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         seen = loop.time()
         swept = seen - SWEEP_EVERY  # at once, for programs that never live for a minute
@@ -65,6 +73,7 @@ class Upkeep:
                     await self._sweep()
             except Exception as error:  # noqa: BLE001 - whatever it is, the house is looked after again in a moment
                 self._reports.storage(error)
+            self.kept.set()
             await asyncio.sleep(TICK)
 
     async def once(self) -> int:

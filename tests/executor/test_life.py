@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from edgeoutbox import (
     Transaction,
 )
 from edgeoutbox.storage.sqlite.checkpoints import Checkpoints
-from edgeoutbox.testing import HookedAdapter, ScriptedAdapter, Step, drain
+from edgeoutbox.testing import HookedAdapter, ScriptedAdapter, Step, drain, until
 from tests.executor.world import World, ended, outcome, request, the
 
 
@@ -224,6 +225,24 @@ async def test_a_cancelled_read_leaves_nothing_behind(world: World) -> None:
     await outbox.withdraw(asked.id)
     assert (await the(outbox, asked.id)).state == "CANCELLED"
     assert await outbox.why(asked.id) == "Action 1 (scripted) ended CANCELLED: WITHDRAWN."
+
+
+async def test_until_idle_leaves_a_sweep_its_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is under way when nothing else is due is not cut short by the end of the program."""
+    outbox = await world.outbox(ScriptedAdapter(retention_days=1))
+    asked = await outbox.enqueue(request())
+    await Executor(outbox, clock=world.clock).run(until_idle=True)
+    world.clock.advance(86_400)
+    executor = Executor(outbox, clock=world.clock)
+    honest = outbox.storage.sweep
+
+    async def late(kinds: Sequence[str], limit: int = 500) -> int:
+        await until(executor._idle.is_set)
+        return await honest(kinds, limit)
+
+    monkeypatch.setattr(outbox.storage, "sweep", late)
+    await executor.run(until_idle=True)
+    assert await outbox.get(asked.id) is None
 
 
 async def test_an_executor_that_never_lives_for_a_minute_sweeps_too(world: World) -> None:
