@@ -30,10 +30,15 @@ def digest(text: str) -> str:
     return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
 
 
+def digest_of_json(text: str) -> str:
+    """The digest of JSON, however it is written. Raises `InvalidRequest` when it has no canonical form."""
+    return digest(canonical_json(parse_json(text)))
+
+
 def digest_of_stored(payload: str) -> str | None:
     """The digest of a payload as it is stored, or `None` when it has no canonical form: its attempt will say so."""
     try:
-        return digest(canonical_json(parse_json(payload)))
+        return digest_of_json(payload)
     except InvalidRequest:
         return None
 

@@ -11,7 +11,7 @@ from edgeoutbox.cli.opening import at_terminal, find, opened, somebody, with_ada
 from edgeoutbox.cli.output import action_json, say, visible, write, write_json
 from edgeoutbox.cli.reading import ByKey, IdOrKey
 from edgeoutbox.errors import InvalidRequest, NotPossible
-from edgeoutbox.keys import canonical_json, digest, parse_json
+from edgeoutbox.keys import digest_of_json
 from edgeoutbox.model import Action
 from edgeoutbox.outbox import Outbox
 from edgeoutbox.states import State
@@ -43,7 +43,7 @@ async def admit(
         if found.state is not State.PROPOSED:
             what = f"action {found.id} of kind {found.kind} is {found.state}"
             raise NotPossible(f"{what}, not PROPOSED; only a proposal can be admitted")
-        shown = digest(canonical_json(parse_json(found.payload or "")))
+        shown = digest_of_json(found.payload or "")
         out = say if as_json else write
         out(await _preview(outbox, found))
         out("")

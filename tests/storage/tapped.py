@@ -1,7 +1,7 @@
 """A connection that a test listens to, and can make fail: the statements of the writer, in their order."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from edgeoutbox.storage.sqlite.drivers import Copy, Driver, OnConnect, Reader
@@ -62,6 +62,3 @@ class TappedDriver:
         counted = Counter(self.heard)
         self.heard.clear()
         return counted
-
-
-Opening = Callable[[], Connection]

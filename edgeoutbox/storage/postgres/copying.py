@@ -160,7 +160,7 @@ class PostgresPlace:
             sequence = f"{quoted(session.schema or '')}.agent_action_id_seq".replace("'", "''")
             steps = copying.plan(actions, blocked, new_id=f"nextval('{sequence}')")
             outcomes, statements = await run(session, steps)
-            copied = [action for action, outcome in zip(actions, outcomes, strict=True) if outcome is Outcome.COPIED]
+            copied = copying.copied(actions, outcomes)
             # Reading one field of a payload that jsonb does not take would fail, and with it every claim of its kind.
             payloads = [action.values["payload"] for action in copied if action.values["payload"] is not None]
             await session.together([*((READABLE, (payload,)) for payload in payloads), *statements, *BACK])

@@ -121,7 +121,7 @@ class SqlitePlace:
                 connection.execute(spell(sql), parameters)
             for _, sql in aside:
                 connection.execute(sql)
-            run(connection, copying.require_heads(_copied(actions, outcomes)))
+            run(connection, copying.require_heads(copying.copied(actions, outcomes)))
             return outcomes
 
         try:
@@ -158,10 +158,6 @@ class SqlitePlace:
         if self._connection is None:
             raise StorageError("this place is closed; open it first")
         return self._connection
-
-
-def _copied(actions: Sequence[Carried], outcomes: Sequence[Outcome]) -> list[Carried]:
-    return [action for action, outcome in zip(actions, outcomes, strict=True) if outcome is Outcome.COPIED]
 
 
 @contextmanager

@@ -12,8 +12,8 @@ from enum import StrEnum
 from itertools import chain
 from typing import Any, TypeAlias
 
-from edgeoutbox.errors import InvalidRequest, NotPossible, StorageError
-from edgeoutbox.keys import canonical_json, digest, parse_json
+from edgeoutbox.errors import NotPossible, StorageError
+from edgeoutbox.keys import digest_of_stored
 from edgeoutbox.storage.protocol import KindPolicy
 from edgeoutbox.storage.statements.executors import SEEN_WITHIN
 from edgeoutbox.storage.statements.kinds import POLICY, policy_of
@@ -296,17 +296,17 @@ def plan(
     found = yield f"SELECT {listed} FROM agent_action WHERE idempotency_key IN ({_texts(keys)})", keys
     holders = {_text(key): (kind, _content(_text(stored), _text(payload))) for key, kind, stored, payload in found}
     digests = [action.key_digest for action in actions]
-    noted = yield (
+    rows = yield (
         f"SELECT key_digest FROM agent_action_copied WHERE key_digest IN ({_texts(digests)})",
         digests,
     )
-    copied = {row[0] for row in noted}
+    noted = {row[0] for row in rows}
     busy = yield from _waiting(actions)
     closed = set(blocked)
     outcomes, statements = [], []
     for action in actions:
         lane = action.waits_in
-        outcome = _outcome(action, holders.get(action.key), action.key_digest in copied, lane in busy, lane in closed)
+        outcome = _outcome(action, holders.get(action.key), action.key_digest in noted, lane in busy, lane in closed)
         outcomes.append(outcome)
         if outcome is Outcome.COPIED:
             statements += _insert(action, new_id, is_head=action.values["state"] in _OPEN and lane not in busy)
@@ -315,6 +315,11 @@ def plan(
         elif lane is not None and not outcome.at_destination:
             closed.add(lane)
     return outcomes, statements
+
+
+def copied(actions: Sequence[Carried], outcomes: Sequence[Outcome]) -> list[Carried]:
+    """Those that a plan copies."""
+    return [action for action, outcome in zip(actions, outcomes, strict=True) if outcome is Outcome.COPIED]
 
 
 def require_heads(actions: Sequence[Carried]) -> Steps[None]:
@@ -420,9 +425,4 @@ def _text(value: Any) -> Any:
 
 def _content(stored: Text, payload: Text) -> Text:
     """The digest of a payload: the stored one, else of what is there, else unknown."""
-    if stored is None and isinstance(payload, str):
-        try:
-            return digest(canonical_json(parse_json(payload)))
-        except InvalidRequest:
-            return None
-    return stored
+    return digest_of_stored(payload) if stored is None and isinstance(payload, str) else stored

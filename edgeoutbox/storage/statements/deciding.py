@@ -1,7 +1,7 @@
 """Decide: admit, refuse, withdraw, forget and erase."""
 
 from edgeoutbox.errors import ActionRunning, DigestMismatch, InvalidRequest, NoSuchAction, NotPossible
-from edgeoutbox.keys import canonical_json, digest, parse_json
+from edgeoutbox.keys import digest_of_json
 from edgeoutbox.model import Action
 from edgeoutbox.states import State
 from edgeoutbox.storage.protocol import Decision
@@ -105,7 +105,7 @@ def _admit(action: Action, decision: Decision, what: str) -> Steps[list[tuple[ob
     if action.state is not State.PROPOSED:
         raise NotPossible(f"{what} is {action.state}, not PROPOSED; only a proposal can be admitted")
     try:
-        stored = digest(canonical_json(parse_json(action.payload or "")))
+        stored = digest_of_json(action.payload or "")
     except InvalidRequest as error:
         raise NotPossible(f"{what} cannot be admitted: {error}") from None
     if stored != decision.payload_digest or action.payload_digest not in {None, stored}:
