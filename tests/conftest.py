@@ -14,7 +14,7 @@ from edgeoutbox.storage.protocol import Storage
 from edgeoutbox.storage.sqlite.backend import SqliteStorage
 from edgeoutbox.storage.sqlite.drivers import ApswDriver, Driver, StdlibDriver
 from edgeoutbox.testing import MovableClock
-from edgeoutbox.testing.postgres import as_url
+from edgeoutbox.testing.postgres import PostgresServer, as_url
 from edgeoutbox.testing.postgres_clock import PostgresClock
 from tests.postgres.database import postgres_server
 
@@ -52,14 +52,19 @@ async def storage(database: Path, driver: Driver, clock: MovableClock) -> AsyncI
     await opened.close()
 
 
+@pytest.fixture
+def conninfo(postgres_server: PostgresServer) -> str:
+    """How to connect to a schema of the test's own on Postgres, with empty tables."""
+    return postgres_server.fresh_schema(schema_sql())
+
+
 @pytest.fixture(params=[StdlibDriver, ApswDriver, None], ids=["stdlib", "apsw", "postgres"])
 def new_storage(request: pytest.FixtureRequest, database: Path, clock: MovableClock) -> Iterator[Callable[[], Storage]]:
     """Makes storages over one database on the test's clock: a file of each copy of SQLite, and a schema of Postgres."""
     if request.param is not None:
         yield lambda: SqliteStorage(database, request.param(), on_connect=clock.register)
         return
-    server = request.getfixturevalue("postgres_server")
-    conninfo = server.fresh_schema(schema_sql())
+    conninfo = request.getfixturevalue("conninfo")
     with PostgresClock(conninfo, clock):
         yield lambda: PostgresStorage(as_url(conninfo))
 

@@ -4,24 +4,17 @@ import asyncio
 from contextlib import closing
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlencode
 
 import psycopg
-from psycopg.conninfo import conninfo_to_dict
 
 from edgeoutbox import Adapter, Outbox
 from edgeoutbox.storage.postgres.backend import PostgresStorage
 from edgeoutbox.storage.postgres.schema import schema_sql
 from edgeoutbox.storage.postgres.spelling import positional
 from edgeoutbox.storage.sqlite.drivers import StdlibDriver
-from edgeoutbox.testing.postgres import PostgresServer
+from edgeoutbox.testing.postgres import PostgresServer, as_url
 from edgeoutbox.testing.postgres_clock import PostgresClock
 from tests.executor.world import Foreign, World
-
-
-def url_of(conninfo: str) -> str:
-    """The URL of an outbox in the schema that these sessions work in."""
-    return f"postgresql:///?{urlencode(conninfo_to_dict(conninfo), quote_via=quote)}"
 
 
 class PostgresWorld(World):
@@ -36,7 +29,7 @@ class PostgresWorld(World):
     @property
     def url(self) -> str:
         """The database, on the test's clock."""
-        return url_of(self._conninfo)
+        return as_url(self._conninfo)
 
     async def outbox(self, *adapters: Adapter[Any], busy_timeout: int = 5000) -> Outbox:
         """An open outbox; moving the clock wakes its executors. Postgres waits for rows, not for a busy timeout."""

@@ -19,8 +19,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from edgeoutbox.storage.postgres.schema import schema_sql
-from edgeoutbox.testing.postgres import PostgresServer
-from tests.executor.postgres_world import url_of
+from edgeoutbox.testing.postgres import PostgresServer, as_url
 from tests.postgres.cutting import Cable, Odds
 from tests.postgres.provider import Provider, milliseconds
 
@@ -200,13 +199,13 @@ class World:
         if self._application is None or self._application.returncode not in (None, 0):
             arguments = (self._seed, self._count, self._count / PER_SECOND, self._log)
             self._application = await program(
-                "application", self._stderr, self._through, url_of(self._through), *arguments
+                "application", self._stderr, self._through, as_url(self._through), *arguments
             )
 
     async def _start(self, slot: int) -> None:
         name = f"host{slot}.{len(self.story.hosts)}"
         build = 1 + slot % 2
-        process = await program("hosts", self._stderr, url_of(self._through), name, self._folder / "provider", build)
+        process = await program("hosts", self._stderr, as_url(self._through), name, self._folder / "provider", build)
         self._running[slot] = Host(name, build, process)
         self.story.hosts.append(self._running[slot])
         self._happens("hosts started")

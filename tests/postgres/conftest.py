@@ -6,18 +6,11 @@ from contextlib import ExitStack, closing
 
 import pytest
 
-from edgeoutbox.testing.postgres import PostgresServer
-from tests.postgres.database import POSTGRES_SCHEMA, Connect, PostgresDatabase
+from tests.postgres.database import Connect, PostgresDatabase
 from tests.postgres.world import outbox, shop
 from tests.schema.database import SqliteDatabase
 
 __all__ = ["outbox", "shop"]
-
-
-@pytest.fixture
-def conninfo(postgres_server: PostgresServer) -> str:
-    """How to reach the test's schema."""
-    return postgres_server.fresh_schema(POSTGRES_SCHEMA)
 
 
 @pytest.fixture

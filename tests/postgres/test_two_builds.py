@@ -11,7 +11,7 @@ import pytest
 
 from edgeoutbox import ActionRequest, Outbox
 from edgeoutbox.states import State
-from tests.executor.postgres_world import url_of
+from edgeoutbox.testing.postgres import as_url
 from tests.postgres.chaos import program
 from tests.postgres.database import PostgresDatabase
 from tests.postgres.hosts import NOVEL
@@ -26,7 +26,7 @@ class Builds:
     """Starts hosts of either build."""
 
     def __init__(self, conninfo: str, folder: Path) -> None:
-        self._url = url_of(conninfo)
+        self._url = as_url(conninfo)
         self._folder = folder
         self.provider = Provider(ALWAYS_TAKES)
         self.stack = AsyncExitStack()
@@ -62,7 +62,7 @@ async def test_p11_what_a_build_does_not_know_waits_for_one_that_does(
     db: PostgresDatabase, conninfo: str, builds: Builds
 ) -> None:
     """The older build leaves it alone, also with a lost lease; it holds its lane; the newer build carries it out."""
-    async with Outbox(url_of(conninfo)) as outbox:
+    async with Outbox(as_url(conninfo)) as outbox:
         ids = [
             (await outbox.enqueue(request)).id
             for request in (

@@ -12,7 +12,6 @@ from edgeoutbox.keys import canonical_json
 from edgeoutbox.storage.postgres import committer
 from edgeoutbox.storage.postgres.backend import PostgresStorage
 from edgeoutbox.storage.postgres.committer import Committer, Operation
-from edgeoutbox.storage.postgres.schema import schema_sql
 from edgeoutbox.storage.postgres.spelling import is_several, positional
 from edgeoutbox.storage.protocol import Refusal
 from edgeoutbox.testing.conformance.story import (
@@ -28,20 +27,13 @@ from edgeoutbox.testing.conformance.story import (
     served,
     started,
 )
-from edgeoutbox.testing.postgres import PostgresServer
-from tests.executor.postgres_world import url_of
-
-
-@pytest.fixture
-def conninfo(postgres_server: PostgresServer) -> str:
-    """The test's schema."""
-    return postgres_server.fresh_schema(schema_sql())
+from edgeoutbox.testing.postgres import as_url
 
 
 @pytest.fixture
 async def storage(conninfo: str) -> AsyncIterator[PostgresStorage]:
     """An open storage."""
-    opened = PostgresStorage(url_of(conninfo))
+    opened = PostgresStorage(as_url(conninfo))
     await opened.open()
     yield opened
     await opened.close()
@@ -85,7 +77,7 @@ async def test_many_that_enqueue_into_the_same_lanes_do_not_deadlock(
 
     monkeypatch.setattr(Committer, "_alone", counted)
     monkeypatch.setattr(committer, "YIELDING", 10_000)
-    other = PostgresStorage(url_of(conninfo))
+    other = PostgresStorage(as_url(conninfo))
     await other.open()
     try:
         lanes = [f"lane:{n:02}" for n in range(100)]
@@ -126,7 +118,7 @@ async def test_two_that_declare_at_once_come_to_the_stricter(storage: PostgresSt
             assert not declaring.done()
         application.rollback()
         await declaring
-    other = PostgresStorage(url_of(conninfo))
+    other = PostgresStorage(as_url(conninfo))
     await other.open()
     try:
         for n in range(10):

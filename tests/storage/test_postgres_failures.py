@@ -25,14 +25,7 @@ from edgeoutbox.testing.conformance.story import (
     served,
     started,
 )
-from edgeoutbox.testing.postgres import PostgresServer, unavailable
-from tests.executor.postgres_world import url_of
-
-
-@pytest.fixture
-def conninfo(postgres_server: PostgresServer) -> str:
-    """The test's schema."""
-    return postgres_server.fresh_schema(schema_sql())
+from edgeoutbox.testing.postgres import PostgresServer, as_url, unavailable
 
 
 @pytest.fixture
@@ -50,7 +43,7 @@ async def cable(conninfo: str, tmp_path: Path) -> AsyncIterator["Cable"]:
 async def storage(conninfo: str, cable: "Cable", tmp_path: Path) -> AsyncIterator[PostgresStorage]:
     """A storage whose connections can be cut."""
     assert not cable.broken
-    opened = PostgresStorage(url_of(make_conninfo(conninfo, host=str(tmp_path))))
+    opened = PostgresStorage(as_url(make_conninfo(conninfo, host=str(tmp_path))))
     await opened.open()
     yield opened
     await opened.close()
@@ -191,7 +184,7 @@ async def test_p7_an_id_that_a_crash_gave_to_another_proves_nothing(tmp_path: Pa
         conninfo = server.fresh_schema(schema_sql())
         cable = Cable(f"{conninfo_to_dict(conninfo)['host']}/.s.PGSQL.5432")
         listening = await asyncio.start_unix_server(cable.connected, tmp_path / ".s.PGSQL.5432")
-        storage = PostgresStorage(url_of(make_conninfo(conninfo, host=str(tmp_path))))
+        storage = PostgresStorage(as_url(make_conninfo(conninfo, host=str(tmp_path))))
         await storage.open()
         held = await started(storage)
         with server.connect() as administrator:
@@ -310,7 +303,7 @@ def _waits(application: psycopg.Connection[tuple[Any, ...]]) -> bool:
 async def test_p7_a_fence_is_durable_whatever_the_server_prefers(conninfo: str) -> None:
     """The commit that carries a fence waits for the disk although synchronous_commit is off by default."""
     lazy = make_conninfo(conninfo, options=f"{conninfo_to_dict(conninfo)['options']} -c synchronous_commit=off")
-    storage = PostgresStorage(url_of(lazy))
+    storage = PostgresStorage(as_url(lazy))
     await storage.open()
     try:
         async with storage._sessions.session() as session:
@@ -337,7 +330,7 @@ async def test_a_server_that_restarts_costs_no_certainty() -> None:
     with PostgresServer() as server:
         if not server.private:
             pytest.skip("the server is another's, which is not ours to crash")
-        storage = PostgresStorage(url_of(server.fresh_schema()))
+        storage = PostgresStorage(as_url(server.fresh_schema()))
         await storage.open()
         held = await started(storage)
         fence = await storage.begin_write(held.id, held.epoch, held.owner, WINDOW)

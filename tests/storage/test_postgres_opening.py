@@ -26,8 +26,7 @@ from edgeoutbox.storage.postgres.schema import schema_sql
 from edgeoutbox.storage.postgres.sessions import Session, Sessions
 from edgeoutbox.storage.protocol import PostgresFacts, SqliteFacts
 from edgeoutbox.testing.conformance.story import DONE, a_request, claim, declare, enqueue, fence, served
-from edgeoutbox.testing.postgres import PostgresServer
-from tests.executor.postgres_world import url_of
+from edgeoutbox.testing.postgres import PostgresServer, as_url
 
 Open = Callable[..., Any]
 
@@ -106,7 +105,7 @@ def test_without_its_driver_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) 
 
 async def test_a_server_that_is_not_there_is_said(postgres_server: PostgresServer) -> None:
     """Not which address it has."""
-    storage = PostgresStorage(url_of(make_conninfo(postgres_server.conninfo, host="/nowhere", user="ann-secret")))
+    storage = PostgresStorage(as_url(make_conninfo(postgres_server.conninfo, host="/nowhere", user="ann-secret")))
     with pytest.raises(DatabaseUnavailable) as refusal:
         await storage.open()
     assert "nowhere" not in str(refusal.value)
@@ -118,9 +117,9 @@ async def test_the_tables_are_made_where_search_path_says_or_the_url(
 ) -> None:
     """A schema that the URL names is made when it is not there, and no search_path finds another's tables instead."""
     conninfo = postgres_server.fresh_schema()
-    first = await open_(url_of(conninfo))
+    first = await open_(as_url(conninfo))
     named = f'{first.schema}_"of%us'
-    second = await open_(f"{url_of(conninfo)}&schema={named.replace('%', '%25')}")
+    second = await open_(f"{as_url(conninfo)}&schema={named.replace('%', '%25')}")
     assert second.schema == named
     await enqueue(first, "first")
     await enqueue(second, "second", "lane")
@@ -132,7 +131,7 @@ async def test_the_tables_are_made_where_search_path_says_or_the_url(
 
 async def test_many_open_an_empty_schema_at_once(open_: Open, postgres_server: PostgresServer) -> None:
     """One makes the tables; the others find them."""
-    url = url_of(postgres_server.fresh_schema())
+    url = as_url(postgres_server.fresh_schema())
     storages = await asyncio.gather(*(open_(url) for _ in range(5)))
     assert {storage.schema for storage in storages} == {storages[0].schema}
     await asyncio.gather(*(declare(storage) for storage in storages))
@@ -143,10 +142,10 @@ async def test_a_newer_schema_is_refused_and_left_alone(open_: Open, postgres_se
     conninfo = postgres_server.fresh_schema(schema_sql())
     with psycopg.connect(conninfo, autocommit=True) as connection:
         connection.execute("UPDATE agent_action_schema SET version = 7, readable_from = 1")
-        await enqueue(await open_(url_of(conninfo)))
+        await enqueue(await open_(as_url(conninfo)))
         connection.execute("UPDATE agent_action_schema SET readable_from = 7")
     with pytest.raises(SchemaTooNew, match="schema 7"):
-        await open_(url_of(conninfo))
+        await open_(as_url(conninfo))
 
 
 @pytest.fixture
@@ -173,7 +172,7 @@ async def test_a_role_with_no_more_than_its_rows_suffices(
         names = [sql.Identifier(schema), sql.Identifier(role)]
         for grant in grants.replace("{}", "{0}", 1).replace("{}", "{1}", 1).split("; "):
             connection.execute(sql.SQL(grant).format(*names))
-        opening = open_(url_of(make_conninfo(conninfo, user=role)))
+        opening = open_(as_url(make_conninfo(conninfo, user=role)))
         try:
             if there:
                 storage = await opening
@@ -210,7 +209,7 @@ async def test_nothing_is_expected_of_a_session(
         await give_back(self, session)
 
     monkeypatch.setattr(Sessions, "_give_back", pooled)
-    storage = await open_(f"{url_of(postgres_server.fresh_schema())}&prepare=off")
+    storage = await open_(f"{as_url(postgres_server.fresh_schema())}&prepare=off")
     for n in range(12):
         await enqueue(storage, f"k{n}", "lane")
         held = await claim(storage)
@@ -223,7 +222,7 @@ async def test_nothing_is_expected_of_a_session(
 
 async def test_a_callers_connection_must_lead_to_the_same_tables(open_: Open, postgres_server: PostgresServer) -> None:
     """Another database, another schema, a newer one or SQLite is refused, and said."""
-    storage = await open_(url_of(postgres_server.fresh_schema()))
+    storage = await open_(as_url(postgres_server.fresh_schema()))
     ours = storage._facts
     storage.require_connection(ours)
     for facts, because in (
@@ -239,7 +238,7 @@ async def test_a_callers_connection_must_lead_to_the_same_tables(open_: Open, po
 
 async def test_a_storage_opens_once(open_: Open, postgres_server: PostgresServer) -> None:
     """Opening it again would leave connections behind; closed, it says so."""
-    storage = await open_(url_of(postgres_server.fresh_schema()))
+    storage = await open_(as_url(postgres_server.fresh_schema()))
     with pytest.raises(StorageError, match="open already"):
         await storage.open()
     await storage.close()

@@ -5,12 +5,10 @@ import asyncio
 import pytest
 
 from edgeoutbox.storage.postgres.backend import PostgresStorage
-from edgeoutbox.storage.postgres.schema import schema_sql
 from edgeoutbox.storage.protocol import Fence, Supersede
 from edgeoutbox.testing.conformance.story import DONE, WINDOW, a_request, served
-from edgeoutbox.testing.postgres import PostgresServer
+from edgeoutbox.testing.postgres import PostgresServer, as_url
 from edgeoutbox.variants import ALWAYS
-from tests.executor.postgres_world import url_of
 
 SUPERSEDE = Supersede(decodable={"email": ALWAYS})
 MANY = 20_000
@@ -41,11 +39,10 @@ SELECT (SELECT sum(seq_tup_read) FROM pg_stat_user_tables WHERE schemaname = cur
 
 @pytest.mark.parametrize("small", [0, 20, 500])
 async def test_p15_plans_that_were_made_for_small_tables_serve_large_ones(
-    postgres_server: PostgresServer, small: int
+    postgres_server: PostgresServer, conninfo: str, small: int
 ) -> None:
     """A storage whose statements were planned for a few rows reads as little for each action when there are many."""
-    conninfo = postgres_server.fresh_schema(schema_sql())
-    storage = PostgresStorage(url_of(conninfo), connections=2)
+    storage = PostgresStorage(as_url(conninfo), connections=2)
     await storage.open()
     try:
         with postgres_server.connect(conninfo) as other:
