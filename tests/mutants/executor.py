@@ -79,10 +79,9 @@ MUTANTS = (
         (
             Edit(
                 RUNNING,
-                "                recorded = await self._storage.settle(attempt.claim, settlement, hook)\n"
+                "                answer = await ask()\n"
                 "            except (DatabaseBusy, DatabaseUnavailable) as error:\n",
-                "                recorded = await self._storage.settle(attempt.claim, settlement, hook)\n"
-                "            except DatabaseBusy as error:\n",
+                "                answer = await ask()\n            except DatabaseBusy as error:\n",
             ),
         ),
         ("tests/promises/test_p09_no_lost_certainty.py::test_p9_the_disk_is_full_for_a_while",),
