@@ -293,6 +293,21 @@ async def test_a_connection_that_was_lost_says_so(outbox: Outbox, db: PostgresDa
         assert "ROLLBACK" not in str(lost.value)
 
 
+async def test_a_connection_in_the_middle_of_a_statement_says_so(
+    outbox: Outbox, db: PostgresDatabase, shop: str
+) -> None:
+    """A second statement beside the first is refused by asyncpg, and the server is not to blame."""
+    async with EVERY["asyncpg"](shop) as caller:
+        db("SELECT pg_advisory_lock(4711)")
+        waiting = asyncio.ensure_future(caller.execute("SELECT pg_advisory_lock(4711)"))
+        await asyncio.sleep(0)  # its statement is on the way
+        with pytest.raises(StorageError, match="another statement of yours") as refused:
+            await outbox.enqueue(a_request("k"), connection=caller.connection)
+        assert not isinstance(refused.value, DatabaseUnavailable)
+        db("SELECT pg_advisory_unlock(4711)")
+        await waiting
+
+
 # --- without an open outbox ------------------------------------------------------------------------------------------
 
 

@@ -87,6 +87,8 @@ def _of_state(name: str, state: str) -> StorageError:
 
 def _without_state(error: Exception, name: str) -> StorageError:
     kinds = {kind.__name__ for kind in type(error).__mro__}
+    if "another operation is in progress" in str(error):  # asyncpg's; psycopg waits for its turn
+        return StorageError("the connection runs another statement of yours; await that one first")
     if kinds & {"OperationalError", "InterfaceError", "OSError"}:
         return DatabaseUnavailable(f"the server cannot be reached ({name}); check that it runs and the url is right")
     return StorageError(f"the database driver refused a statement ({name})")
