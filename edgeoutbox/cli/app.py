@@ -5,7 +5,7 @@ from edgeoutbox.cli.commands import app
 from edgeoutbox.cli.demo import command as demo
 
 _ORDER = (
-    *("demo", "init", "run", "doctor", "schema", "migrate", "copy"),
+    *("demo", "init", "run", "doctor", "migrate", "copy"),
     *("enqueue", "propose"),
     *("list", "show", "why", "lane", "backlog", "captured"),
     *("admit", "refuse", "withdraw"),

@@ -1,7 +1,6 @@
-"""`init`, `schema`, `captured` and `doctor`: make it ready, and see whether it is."""
+"""`init`, `captured` and `doctor`: make it ready, and see whether it is."""
 
 import logging
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -29,7 +28,6 @@ from edgeoutbox.sidecar.health import check_database
 from edgeoutbox.sidecar.logs import log_to_stderr
 from edgeoutbox.sidecar.plugins import SendsTestMessage, adapter_name, list_captured, make_adapters
 from edgeoutbox.storage.places import place_of
-from edgeoutbox.storage.sqlite.schema import schema_sql
 
 
 @command("init", panel="Start", example="edgeoutbox init --dev")
@@ -81,12 +79,6 @@ def _write(file: Path, text: str) -> None:
             new.write(text)
     except OSError as error:
         raise ConfigurationError(f"{file} cannot be written ({error.strerror})") from None
-
-
-@command("schema", panel="Start", example="edgeoutbox schema | sqlite3 app.db")
-async def schema(place: Place) -> None:  # noqa: ARG001 - every command has a place
-    """Print the SQL of the tables in SQLite, to apply it with any program. In Postgres: edgeoutbox migrate --sql."""
-    sys.stdout.write(schema_sql())
 
 
 @command("captured", panel="Look", example="edgeoutbox captured")

@@ -182,7 +182,7 @@ class Look:
                 return int(version), int(readable_from)
         path = path_of(self._url)
         raise NoSchema(
-            f"{path} has no edgeoutbox tables; add them with: edgeoutbox schema | sqlite3 {path.name}, "
+            f"{path} has no edgeoutbox tables; add them with: edgeoutbox migrate --database {path}, "
             "or let edgeoutbox run do it"
         )
 

@@ -63,15 +63,6 @@ def test_init_beside_an_applications_tables(terminal: Terminal) -> None:
     assert terminal.json("list")["actions"] == []
 
 
-def test_schema(terminal: Terminal) -> None:
-    """`schema` prints SQL that makes a database which the commands work with."""
-    with closing(sqlite3.connect("edgeoutbox.db")) as database:
-        database.executescript(terminal.run("schema"))
-        database.execute("INSERT INTO agent_action (kind, idempotency_key, payload) VALUES ('email', 'k', '{}')")
-        database.commit()
-    assert [action["idempotency_key"] for action in terminal.json("list")["actions"]] == ["k"]
-
-
 def test_doctor(ready: Terminal) -> None:
     """`doctor` is content with a fresh database and a configured kind."""
     found = ready.json("doctor")

@@ -1,8 +1,10 @@
 import json
 import re
+import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 from urllib.parse import quote
 
@@ -78,8 +80,17 @@ def test_sql_connects_to_nothing(terminal: Terminal) -> None:
     printed = terminal.run("migrate", "--sql", "--database", "postgresql://nobody@127.0.0.1:1/x?schema=shop")
     assert printed.index('SET LOCAL search_path = "shop"') < printed.index("CREATE TABLE")
     assert printed.count("\nCOMMIT;") == 1
-    assert terminal.run("migrate", "--sql", "--database", "new.db") == terminal.run("schema")
+    terminal.run("migrate", "--sql", "--database", "new.db")
     assert not (terminal.folder / "new.db").exists()
+
+
+def test_the_printed_statements_make_a_database(terminal: Terminal) -> None:
+    """Applied by another program, they make one that the commands work with."""
+    with closing(sqlite3.connect("edgeoutbox.db")) as database:
+        database.executescript(terminal.run("migrate", "--sql"))
+        database.execute("INSERT INTO agent_action (kind, idempotency_key, payload) VALUES ('email', 'k', '{}')")
+        database.commit()
+    assert [action["idempotency_key"] for action in terminal.json("list")["actions"]] == ["k"]
 
 
 def test_who_may_not_is_told(terminal: Terminal, empty: Database) -> None:

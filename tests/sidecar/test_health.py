@@ -42,7 +42,7 @@ def test_a_database_without_tables(tmp_path: Path) -> None:
         database.execute("CREATE TABLE orders (id INTEGER)")
     [check] = check_database(f"sqlite+apsw:///{tmp_path}/app.db")
     assert not check.ok
-    assert "edgeoutbox schema | sqlite3 app.db" in check.detail
+    assert f"edgeoutbox migrate --database {tmp_path}/app.db" in check.detail
 
 
 async def test_what_waits_for_nobody(tmp_path: Path) -> None:
