@@ -77,3 +77,25 @@ def _read(server: PostgresServer, conninfo: str) -> int:
     """Rows and index entries that have been read until now."""
     with server.connect(conninfo) as connection:
         return int(connection.execute(READ).fetchall()[0][0])
+
+
+NOTE_JIT = """
+CREATE TABLE planned (jit text);
+CREATE FUNCTION note_jit() RETURNS trigger LANGUAGE plpgsql
+AS 'BEGIN INSERT INTO planned VALUES (current_setting(''jit'')); RETURN NULL; END';
+CREATE TRIGGER note_jit AFTER INSERT OR UPDATE ON agent_action FOR EACH ROW EXECUTE FUNCTION note_jit();
+"""
+
+
+async def test_p15_no_statement_of_ours_is_compiled(postgres_server: PostgresServer, conninfo: str) -> None:
+    """A server before 18 takes a plan that may only use indexes for a dear one, and compiles it: a second each time."""
+    storage = PostgresStorage(as_url(conninfo))
+    await storage.open()
+    try:
+        with postgres_server.connect(conninfo) as other:
+            other.execute(NOTE_JIT)
+            await storage.enqueue([a_request("k")])
+            await _carry_out(storage, 1)
+            assert other.execute("SELECT DISTINCT jit FROM planned").fetchall() == [("off",)]
+    finally:
+        await storage.close()

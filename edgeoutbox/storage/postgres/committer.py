@@ -55,11 +55,12 @@ FATE_WITHIN = 10.0
 
 BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 
-BY_INDEX = ("enable_seqscan", "enable_hashjoin", "enable_mergejoin", "enable_bitmapscan", "enable_sort")
+BY_INDEX = ("enable_seqscan", "enable_hashjoin", "enable_mergejoin", "enable_bitmapscan", "enable_sort", "jit")
 """What the planner is asked not to do for our own statements.
 
 An index serves each of them. A plan that was made while the tables were small would read them from end to end, and is
-kept until their next ANALYZE, however many rows come until then.
+kept until their next ANALYZE, however many rows come until then. Servers before 18 reckon a plan so bent as dear, and
+would compile it (`jit`) for a second, each time.
 """
 
 # A fence that was answered must survive a loss of power, whatever the server, the database or the role prefers. What is
