@@ -132,9 +132,9 @@ class BlockingOutbox:
         """See `Outbox.pause`."""
         self._wait_for(self._outbox.pause(kind, by))
 
-    def resume(self, kind: str) -> None:
+    def resume(self, kind: str, *, copied: bool = False) -> None:
         """See `Outbox.resume`."""
-        self._wait_for(self._outbox.resume(kind))
+        self._wait_for(self._outbox.resume(kind, copied=copied))
 
     def run_now(self, action_id: int) -> Action:
         """See `Executor.run_now`. Raises `NotClaimable` when this program was started without adapters."""

@@ -327,9 +327,13 @@ class Outbox:
         """Stop claims of a kind in every process until `resume`."""
         _require_declared(kind, declared=await self.storage.pause(kind, by))
 
-    async def resume(self, kind: str) -> None:
-        """End a kind's pause and its cooling."""
-        _require_declared(kind, declared=await self.storage.resume(kind))
+    async def resume(self, kind: str, *, copied: bool = False) -> None:
+        """End a kind's pause and its cooling.
+
+        A kind that was copied to another database is on hold, and refused with `NotPossible`: what was sent there
+        would be sent again from here. `copied` says that nothing was carried out there.
+        """
+        _require_declared(kind, declared=await self.storage.resume(kind, copied=copied))
         self.wake()
 
     async def allow(

@@ -20,7 +20,7 @@ from edgeoutbox.storage.copying import Tally, copy
 from edgeoutbox.storage.places import Place as Database
 from edgeoutbox.storage.places import place_of
 from edgeoutbox.storage.protocol import Migrated
-from edgeoutbox.storage.statements.copying import HELD_BY
+from edgeoutbox.storage.statements.kinds import HELD_BY
 
 T = TypeVar("T")
 
@@ -162,7 +162,8 @@ def _report(tally: Tally, source: str, destination: str) -> None:
         say(
             f"paused at {source}: {', '.join(tally.paused)}. Let programs use the destination from now on, and copy "
             "again for what was enqueued meanwhile.\n"
-            "To stay at the source instead, while nothing was carried out at the destination: edgeoutbox resume KIND"
+            "To stay at the source instead, while nothing was carried out at the destination: "
+            "edgeoutbox resume KIND --copied"
         )
 
 

@@ -47,10 +47,17 @@ async def pause(
 
 
 @command("resume", panel=PANEL, example="edgeoutbox resume email")
-async def resume(place: Place, name: Name) -> None:
+async def resume(
+    place: Place,
+    name: Name,
+    copied: Annotated[
+        bool,
+        typer.Option("--copied", help="Also a kind that was copied to another database, where nothing was carried out"),
+    ] = False,
+) -> None:
     """End a kind's pause, and its cooling down after a failure."""
     async with opened(place) as outbox:
-        await outbox.resume(name)
+        await outbox.resume(name, copied=copied)
     write(f"Kind {name} goes on.")
 
 

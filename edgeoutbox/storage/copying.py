@@ -12,7 +12,8 @@ from typing import Protocol
 
 from edgeoutbox.errors import DatabaseBusy
 from edgeoutbox.storage.protocol import KindPolicy
-from edgeoutbox.storage.statements.copying import HELD_BY, Carried, Outcome, Text, Unfit
+from edgeoutbox.storage.statements.copying import Carried, Outcome, Text, Unfit
+from edgeoutbox.storage.statements.kinds import HELD_BY
 
 BATCH = 100
 """How many actions go over in one transaction."""

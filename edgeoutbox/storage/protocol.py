@@ -322,8 +322,11 @@ class Storage(Protocol):
     async def pause(self, kind: str, by: str) -> bool:
         """Stop claims of the kind in every process until `resume`; false when nobody declared the kind."""
 
-    async def resume(self, kind: str) -> bool:
-        """End the kind's pause and its cooling; false when nobody declared the kind."""
+    async def resume(self, kind: str, *, copied: bool = False) -> bool:
+        """End the kind's pause and its cooling; false when nobody declared the kind.
+
+        What a copy to another database holds is resumed only with `copied`; raises `NotPossible`.
+        """
 
     async def erase(self, subject_account_id: str) -> int:
         """Delete the subject's actions in every state, with what was logged of them; returns how many."""

@@ -5,10 +5,12 @@ from typing import Any
 import pytest
 
 from edgeoutbox import Executor, Outbox
+from edgeoutbox.errors import NotPossible
 from edgeoutbox.kinds import Delivery
 from edgeoutbox.states import State, StopReason
 from edgeoutbox.storage import open_storage
-from edgeoutbox.storage.statements.copying import HELD_BY, Outcome
+from edgeoutbox.storage.statements.copying import Outcome
+from edgeoutbox.storage.statements.kinds import HELD_BY
 from edgeoutbox.testing import ScriptedAdapter, until
 from edgeoutbox.testing.postgres import PostgresServer
 from tests.copying.world import (
@@ -104,9 +106,9 @@ async def test_the_source_is_on_hold(way: tuple[Database, Database]) -> None:
     source, destination = way
     await fill(source)
     tally = await copied(source, destination)
-    assert set(tally.paused) == set(source.column("SELECT kind FROM agent_action_kind")) - {"approved"}
+    assert set(tally.paused) == set(source.column("SELECT kind FROM agent_action_kind"))
     paused = dict(source.sql("SELECT kind, paused_by FROM agent_action_kind"))
-    assert paused.pop("approved") == "anna"
+    assert paused["approved"].endswith("; before paused by anna")
     assert {by.startswith(f"{HELD_BY}{'sqlite' if destination.path else 'postgresql'}") for by in paused.values()} == {
         True
     }
@@ -115,6 +117,22 @@ async def test_the_source_is_on_hold(way: tuple[Database, Database]) -> None:
     assert (await drained(destination, "unknown")).writes == ["nobody declared it"]
     there = dict(destination.sql("SELECT kind, paused_by FROM agent_action_kind"))
     assert {kind: by for kind, by in there.items() if by} == {"approved": "anna"}
+
+
+@pytest.mark.parametrize("kind", ["email", "approved"])
+async def test_the_source_does_not_send_what_the_destination_sends(pair: tuple[Database, Database], kind: str) -> None:
+    """Neither a resume, nor a pause and a resume, lets go what a copy holds; only who says that nothing went out."""
+    source, destination = pair
+    await fill(source)
+    await copied(source, destination)
+    async with Outbox(open_storage(source.url), [ScriptedAdapter(kind)]) as outbox:
+        with pytest.raises(NotPossible, match="a second time"):
+            await outbox.resume(kind)
+        await outbox.pause(kind, "ben")
+        with pytest.raises(NotPossible, match="a second time"):
+            await outbox.resume(kind)
+        await outbox.resume(kind, copied=True)
+        assert (await outbox.kinds())[kind].paused_by is None
 
 
 async def test_the_stricter_of_both_promises_holds(pair: tuple[Database, Database]) -> None:

@@ -20,7 +20,8 @@ from edgeoutbox.storage.postgres.spelling import positional
 from edgeoutbox.storage.protocol import Claim, Decision, Fence, KindDeclaration, Served, Settlement, Storage
 from edgeoutbox.storage.sqlite.drivers import ApswDriver, StdlibDriver
 from edgeoutbox.storage.sqlite.spelling import Connection
-from edgeoutbox.storage.statements.copying import ACTION, ATTEMPT, HELD_BY, OWED
+from edgeoutbox.storage.statements.copying import ACTION, ATTEMPT, OWED
+from edgeoutbox.storage.statements.kinds import HELD_BY
 from edgeoutbox.testing import until
 from edgeoutbox.testing.postgres import PostgresServer, as_url
 from edgeoutbox.variants import ALWAYS

@@ -239,9 +239,9 @@ class SqliteStorage:
         """Stop the kind's claims."""
         return await self._write(lambda: kinds.pause(kind, by), single=True)
 
-    async def resume(self, kind: str) -> bool:
+    async def resume(self, kind: str, *, copied: bool = False) -> bool:
         """Let the kind be claimed again."""
-        return await self._write(lambda: kinds.resume(kind), single=True)
+        return await self._write(lambda: kinds.resume(kind, copied=copied))
 
     async def erase(self, subject_account_id: str) -> int:
         """Delete the subject's actions."""

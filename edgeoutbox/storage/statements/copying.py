@@ -16,12 +16,9 @@ from edgeoutbox.errors import NotPossible, StorageError
 from edgeoutbox.keys import digest_of_stored
 from edgeoutbox.storage.protocol import KindPolicy
 from edgeoutbox.storage.statements.executors import SEEN_WITHIN
-from edgeoutbox.storage.statements.kinds import POLICY, policy_of
+from edgeoutbox.storage.statements.kinds import HELD_BY, POLICY, policy_of
 from edgeoutbox.storage.statements.rows import FREE_TEXT, NAMES, column
 from edgeoutbox.storage.statements.steps import Row, Statement, Steps
-
-HELD_BY = "edgeoutbox copy to "
-"""How `paused_by` begins while a copy keeps the source from carrying its actions out."""
 
 _OPEN = ("PROPOSED", "ADMITTED", "EXECUTING")
 
@@ -72,7 +69,13 @@ SELECT DISTINCT kind FROM agent_action AS action
 WHERE NOT EXISTS (SELECT 1 FROM agent_action_kind AS known WHERE known.kind = action.kind)
 """
 
-HOLD = "UPDATE agent_action_kind SET paused_by = ? WHERE paused_by IS NULL"
+_AFTER = "; before paused by "
+
+# Whom it was paused by already stands behind, and goes over: resumed here by that name, it would be sent twice.
+HOLD = f"""
+UPDATE agent_action_kind SET paused_by = CAST(? AS TEXT) || COALESCE('{_AFTER}' || paused_by, '')
+WHERE paused_by IS NULL OR paused_by NOT LIKE '{HELD_BY}%'
+"""
 
 HELD_KIND = f"SELECT paused_by FROM agent_action_kind WHERE paused_by LIKE '{HELD_BY}%' LIMIT 1"
 
@@ -251,7 +254,7 @@ def declare(policies: Iterable[KindPolicy]) -> Steps[None]:
     A pause is carried over when it is a person's.
     """
     for kind in policies:
-        paused_by = None if kind.paused_by is None or kind.paused_by.startswith(HELD_BY) else kind.paused_by
+        paused_by = _person(kind.paused_by)
         rows = yield f"{POLICY} WHERE kind = ?", (kind.name,)
         if rows:
             there = policy_of(rows[0])
@@ -281,6 +284,11 @@ def declare(policies: Iterable[KindPolicy]) -> Steps[None]:
                 paused_by,
             ),
         )
+
+
+def _person(paused_by: str | None) -> str | None:
+    held = paused_by is not None and paused_by.startswith(HELD_BY)
+    return (paused_by or "").partition(_AFTER)[2] or None if held else paused_by
 
 
 def plan(

@@ -4,7 +4,7 @@ import hashlib
 import secrets
 from collections.abc import Sequence
 
-from edgeoutbox.errors import LooseningRefused
+from edgeoutbox.errors import LooseningRefused, NotPossible
 from edgeoutbox.kinds import Delivery
 from edgeoutbox.storage.protocol import KindDeclaration, KindPolicy
 from edgeoutbox.storage.statements.steps import Row, Steps
@@ -76,7 +76,18 @@ INSERT INTO agent_action_kind (kind)
 SELECT CAST(? AS TEXT) WHERE NOT EXISTS (SELECT 1 FROM agent_action_kind WHERE kind = ?)
 """
 
-PAUSE = "UPDATE agent_action_kind SET paused_by = ? WHERE kind = ? RETURNING kind"
+HELD_BY = "edgeoutbox copy to "
+"""How `paused_by` begins while a copy keeps the source from carrying its actions out."""
+
+PAUSED_BY = "SELECT paused_by FROM agent_action_kind WHERE kind = ?"
+
+# What a copy holds stays held, whoever pauses it beside.
+PAUSE = f"""
+UPDATE agent_action_kind
+SET paused_by = CASE WHEN paused_by LIKE '{HELD_BY}%' THEN paused_by ELSE CAST(? AS TEXT) END
+WHERE kind = ?
+RETURNING kind
+"""
 
 RESUME = """
 UPDATE agent_action_kind
@@ -169,8 +180,15 @@ def pause(kind: str, by: str) -> Steps[bool]:
     return bool(rows)
 
 
-def resume(kind: str) -> Steps[bool]:
-    """Let the kind be claimed again; false when nobody declared it."""
+def resume(kind: str, *, copied: bool) -> Steps[bool]:
+    """Let the kind be claimed again, one that a copy holds only with `copied`; false when nobody declared it."""
+    rows = yield PAUSED_BY, (kind,)
+    for (by,) in rows:
+        if by is not None and by.startswith(HELD_BY) and not copied:
+            raise NotPossible(
+                f"kind {kind} is held by {by}: its actions are carried out there, and would be sent a second time from "
+                "here. Only if nothing was carried out there: resume it with copied=True, on the command line --copied"
+            )
     rows = yield RESUME, (kind,)
     return bool(rows)
 
