@@ -1,10 +1,14 @@
 """Log events and counters. They name actions by id and kind, and never hold a payload, secret or address."""
 
 import logging
+import traceback
 from collections import Counter
 from collections.abc import Mapping
 
 log = logging.getLogger("edgeoutbox")
+
+CALLS = 6
+"""How many calls are logged of where an exception came from, the innermost first."""
 
 
 def event(level: int, name: str, **fields: object) -> None:
@@ -24,6 +28,19 @@ def uncertain(action_id: int, kind: str, stop_reason: str, reason: str) -> None:
         action_kind=kind,
         stop_reason=stop_reason,
         reason=reason,
+    )
+
+
+def raised(action_id: int, kind: str, error: BaseException) -> None:
+    """Log what an adapter raised, and where; its message could show what was to be sent."""
+    calls = [f"{frame.filename}:{frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)]
+    event(
+        logging.WARNING,
+        "adapter.raised",
+        action_id=action_id,
+        action_kind=kind,
+        error=type(error).__name__,
+        where=" < ".join(reversed(calls[-CALLS:])),
     )
 
 

@@ -14,7 +14,7 @@ from edgeoutbox.connections.recognised import Execute, Recognised
 from edgeoutbox.errors import MixedSqliteCopies, NoSchema, UnsupportedConnection, WrongDatabase
 from edgeoutbox.storage.protocol import SqliteFacts
 from edgeoutbox.storage.sqlite import copies, schema
-from edgeoutbox.storage.sqlite.drivers import Copy, storage_error
+from edgeoutbox.storage.sqlite.drivers import Copy, Unshown, storage_error
 from edgeoutbox.storage.sqlite.spelling import spell
 from edgeoutbox.storage.statements.steps import Row
 
@@ -109,7 +109,7 @@ class _AiosqliteCursor:
         if self._cursor is None:
             self._cursor = await self._connection.cursor()
             self._cursor.row_factory = None
-        await self._cursor.execute(sql, parameters)
+        await self._cursor.execute(sql, Unshown(parameters))
         return [tuple(row) for row in await self._cursor.fetchall()]
 
     async def close(self) -> None:

@@ -157,7 +157,7 @@ class RunningAttempt:
         except UnknownVariant:
             return Defer("this build does not decode the action's variant", wait=60.0)
         except Exception as error:  # noqa: BLE001 - the application's own validators run in there
-            return _error(error)
+            return self._raised(error)
         try:
             async with asyncio.timeout(None) as self._limit:
                 self.enforce()
@@ -168,11 +168,11 @@ class RunningAttempt:
             outcome = Interrupted(Interruption.STORAGE, type(error).__name__)
         except TimeoutError as error:
             expired = self._limit is not None and self._limit.expired()
-            outcome = Interrupted(Interruption.TIMEOUT) if expired else _error(error)
+            outcome = Interrupted(Interruption.TIMEOUT) if expired else self._raised(error)
         except asyncio.CancelledError:
             outcome = Interrupted(Interruption.SHUTDOWN if self.shutting_down else Interruption.ABORTED)
         except Exception as error:  # noqa: BLE001 - whatever an adapter raises ends its attempt, and nothing else
-            outcome = _error(error)
+            outcome = self._raised(error)
         finally:
             self._limit = None
         # What an adapter says that swallowed the refusal counts: it may have called the provider all the same.
@@ -191,6 +191,6 @@ class RunningAttempt:
             return Uncertain("the payload can no longer be read, and an earlier write may exist")
         return Failed(StopReason.INVALID_PAYLOAD, str(error))
 
-
-def _error(error: Exception) -> Interrupted:
-    return Interrupted(Interruption.ERROR, type(error).__name__)
+    def _raised(self, error: Exception) -> Interrupted:
+        telemetry.raised(self.claim.id, self._kind.name, error)
+        return Interrupted(Interruption.ERROR, type(error).__name__)

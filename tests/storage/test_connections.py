@@ -1,6 +1,7 @@
 """The caller's own connection, of every library that is known: P1, and that nothing is committed for the caller."""
 
 import asyncio
+import logging
 import sqlite3
 import sys
 import traceback
@@ -313,6 +314,19 @@ async def test_p12_a_refusal_shows_no_payload(world: World) -> None:
         await world.outbox.enqueue(a_request("k", workspace_id=None), connection=world.caller.connection)
     await world.caller.rollback()
     assert "receipt" not in "".join(traceback.format_exception(refusal.value))
+
+
+async def test_p12_aiosqlite_logs_no_parameter_of_ours(database: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """At DEBUG it writes down what it executes: statements, but no payload, subject or key."""
+    request = a_request("the key", subject_account_id="jane")
+    async with Outbox(SqliteStorage(database, StdlibDriver())) as outbox, aiosqlite.connect(database) as connection:
+        with caplog.at_level(logging.DEBUG, "aiosqlite"):
+            await outbox.enqueue(request, connection=connection)
+            await outbox.get(key="the key", connection=connection)
+            await connection.commit()
+            assert await outbox.list(subject_account_id="jane")
+    assert "INSERT INTO agent_action" in caplog.text
+    assert {word for word in ("receipt", "jane", "the key") if word in caplog.text} == set()
 
 
 async def test_reads_on_the_callers_connection_see_its_transaction(world: World) -> None:

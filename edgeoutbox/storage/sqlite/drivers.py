@@ -113,6 +113,15 @@ class StdlibDriver:
         return AiosqliteReader(await aiosqlite.Connection(connect, iter_chunk_size=64))
 
 
+class Unshown(tuple[Any, ...]):
+    """Parameters that no log shows: at DEBUG, aiosqlite writes down whatever it executes."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "(...)"
+
+
 class AiosqliteReader:
     """Reads through aiosqlite."""
 
@@ -130,7 +139,7 @@ class AiosqliteReader:
 
     async def fetch(self, sql: str, parameters: Sequence[Any]) -> list[Row]:
         """Run one query and return its rows."""
-        return [tuple(row) for row in await self._connection.execute_fetchall(sql, parameters)]
+        return [tuple(row) for row in await self._connection.execute_fetchall(sql, Unshown(parameters))]
 
     async def close(self) -> None:
         """Close the connection and end its thread."""
