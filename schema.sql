@@ -19,6 +19,9 @@
 -- Everything else is the executors' business. Times are integer milliseconds since 1970 UTC, always read from the
 -- database's clock in the statement that uses them.
 --
+-- A connection that writes here first runs PRAGMA wal_autocheckpoint = 0, and the four others that docs/operations.md
+-- lists: SQLite before 3.51.3 can lose committed rows when several connections make checkpoints.
+--
 -- THE TABLES
 --   agent_action              one effect each; the row is kept after the effect, without its payload, until the
 --                             retention of its kind passes, so that a late repeat still finds its idempotency key
@@ -143,7 +146,8 @@ CREATE TABLE IF NOT EXISTS agent_action (
   subject_account_id TEXT,         -- whom it concerns: erasing that person deletes the row
   max_attempts INTEGER
     CONSTRAINT "max_attempts is at least 1" CHECK (max_attempts >= 1),
-  expires_at INTEGER,
+  expires_at INTEGER
+    CONSTRAINT "expires_at is in milliseconds; this would be seconds" CHECK (expires_at NOT BETWEEN 1000000000 AND 99999999999),
   trace_parent TEXT,
   created_at INTEGER NOT NULL DEFAULT (CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER)),
 
@@ -153,7 +157,8 @@ CREATE TABLE IF NOT EXISTS agent_action (
   epoch INTEGER NOT NULL DEFAULT 0,
   attempt INTEGER NOT NULL DEFAULT 0
     CONSTRAINT "attempt is not below 0" CHECK (attempt >= 0),
-  due_at INTEGER NOT NULL DEFAULT (CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER)),
+  due_at INTEGER NOT NULL DEFAULT (CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER))
+    CONSTRAINT "due_at is in milliseconds; this would be seconds" CHECK (due_at NOT BETWEEN 1000000000 AND 99999999999),
   lease_owner TEXT,
   lease_expires_at INTEGER,
   write_started_at INTEGER,        -- the fence: the first write that is not proven empty

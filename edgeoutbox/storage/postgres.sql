@@ -190,7 +190,8 @@ CREATE TABLE IF NOT EXISTS agent_action (
   subject_account_id text COLLATE "C",   -- whom it concerns: erasing that person deletes the row
   max_attempts bigint
     CONSTRAINT "max_attempts is at least 1" CHECK (max_attempts >= 1),
-  expires_at bigint,
+  expires_at bigint
+    CONSTRAINT "expires_at is in milliseconds; this would be seconds" CHECK (expires_at NOT BETWEEN 1000000000 AND 99999999999),
   trace_parent text,
   created_at bigint NOT NULL DEFAULT edgeoutbox_now(),
 
@@ -200,7 +201,8 @@ CREATE TABLE IF NOT EXISTS agent_action (
   epoch bigint NOT NULL DEFAULT 0,
   attempt bigint NOT NULL DEFAULT 0
     CONSTRAINT "attempt is not below 0" CHECK (attempt >= 0),
-  due_at bigint NOT NULL DEFAULT edgeoutbox_now(),
+  due_at bigint NOT NULL DEFAULT edgeoutbox_now()
+    CONSTRAINT "due_at is in milliseconds; this would be seconds" CHECK (due_at NOT BETWEEN 1000000000 AND 99999999999),
   lease_owner text,
   lease_expires_at bigint,
   write_started_at bigint,         -- the fence: the first write that is not proven empty

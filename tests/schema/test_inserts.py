@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from edgeoutbox.states import State
 from tests.schema.conftest import OpenPlain
-from tests.schema.database import LONG_AGO, Database
+from tests.schema.database import LONG_AGO, Database, step_to
 
 SQLITE_ALONE = pytest.mark.sqlite_alone
 
@@ -30,6 +31,12 @@ def test_a_proposal_is_admitted_at_no_time_yet(db: Database) -> None:
     """The time of admission belongs to what is admitted."""
     db.insert(state="PROPOSED")
     assert db.one("SELECT admitted_at FROM agent_action") is None
+
+
+def test_a_time_of_admission_that_is_given_stays(db: Database) -> None:
+    """Left out, it is that of the creation."""
+    given, left_out = db.insert(created_at=5, admitted_at=7), db.insert(created_at=5)
+    assert db("SELECT id, admitted_at FROM agent_action ORDER BY id") == [(given, 7), (left_out, 5)]
 
 
 ALIASES = [pytest.param(name, marks=SQLITE_ALONE("another name of the id")) for name in ("rowid", "_rowid_", "oid")]
@@ -108,6 +115,12 @@ def test_p3_what_was_left_out_at_enqueue_stays_out(db: Database, column: str) ->
     db.refuses("what was given at enqueue never changes", f"UPDATE agent_action SET {column} = ?", GIVEN[column])
 
 
+def test_p3_not_a_space_of_a_payload_changes(db: Database) -> None:
+    """The digest is that of its text."""
+    db.insert()
+    db.refuses("the payload and its digest never change", "UPDATE agent_action SET payload = '{ }'")
+
+
 def test_a_missing_digest_is_filled_once(db: Database) -> None:
     """The digest of a row inserted without one can be added, and then stays."""
     db.insert()
@@ -145,13 +158,18 @@ WRONG: list[tuple[str, Any, str]] = [
     ("payload", "null", "payload is a JSON object"),
     ("payload", '{"a": NaN}', "payload is a JSON object"),
     ("payload", b"{}", "payload"),
-    ("payload", '{"a": "' + "x" * 262_144 + '"}', "payload has at most 256 KiB"),
+    ("payload", '{"a":"' + "x" * (262_145 - 8) + '"}', "payload has at most 256 KiB"),
     ("payload", '{"a": "' + "é" * 131_072 + '"}', "payload has at most 256 KiB"),
-    ("payload_digest", "md5:1", "payload_digest is sha256:"),
+    ("payload_digest", "sha512:" + "0" * 64, "payload_digest is sha256:"),
+    ("payload_digest", "sha256:" + "0" * 63, "payload_digest is sha256:"),
     ("max_attempts", 0, "max_attempts is at least 1"),
     ("due_at", "tomorrow", "due_at"),
     ("due_at", None, "due_at"),
     ("expires_at", "never", "expires_at"),
+    ("due_at", 1_000_000_000, "due_at is in milliseconds; this would be seconds"),
+    ("due_at", 99_999_999_999, "due_at is in milliseconds; this would be seconds"),
+    ("expires_at", 1_800_000_000, "expires_at is in milliseconds; this would be seconds"),
+    ("forget_at_end", 2, "forget_at_end"),
     ("state", "READY", "a new action is PROPOSED or ADMITTED"),
     ("workspace_id", None, "only an instance-level kind has no workspace"),
 ]
@@ -334,10 +352,18 @@ def test_p3_a_kind_that_requires_approval_is_only_proposed(db: Database) -> None
 
 
 def test_a_kind_that_requires_no_approval_is_admitted_by_anybody(db: Database) -> None:
-    """Declared without approval, a proposal needs no name."""
-    db("INSERT INTO agent_action_kind (kind) VALUES ('email')")
-    action = db.insert(state="PROPOSED")
+    """Declared without approval, a proposal needs no name, whatever another kind requires."""
+    db("INSERT INTO agent_action_kind (kind, requires_approval) VALUES ('email', 0), ('payment', 1)")
+    action, admitted = db.insert(state="PROPOSED"), db.insert()
     db("UPDATE agent_action SET state = 'ADMITTED' WHERE id = ?", action)
+    assert db.state(action) == db.state(admitted) == "ADMITTED"
+
+
+def test_what_was_admitted_before_its_kind_required_approval_is_given_back(db: Database) -> None:
+    """A retry is no new admission."""
+    action = db.bring_to(State.EXECUTING)
+    db("INSERT INTO agent_action_kind (kind, requires_approval) VALUES ('email', 1)")
+    db(f"UPDATE agent_action SET {step_to(State.ADMITTED)} WHERE id = ?", action)
     assert db.state(action) == "ADMITTED"
 
 
