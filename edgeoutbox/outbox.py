@@ -192,7 +192,7 @@ class Outbox:
             raise InvalidRequest("get: give either an id or key=")
         if connection is None:
             return await self.storage.get(action_id=action, key=key)
-        return await run_async(connection, reading.get(action, key), self.storage)
+        return await run_async(connection, reading.get(action, key), self.storage, None)
 
     async def list(
         self,
@@ -214,7 +214,7 @@ class Outbox:
         """The open actions of a lane in their order; none is left out, also when this build cannot decode it."""
         if connection is None:
             return await self.storage.lane(lane_key)
-        return await run_async(connection, reading.lane(lane_key), self.storage)
+        return await run_async(connection, reading.lane(lane_key), self.storage, None)
 
     def decode(self, action: Action) -> Any:
         """The typed payload of an action that has not ended.

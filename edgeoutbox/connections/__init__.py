@@ -1,10 +1,12 @@
 """The caller's own connection, whatever its library: the statements of a step run on it, in its transaction.
 
-Nothing here begins, commits or rolls back. A room per kind of database recognises its connections; this one runs steps
-on what was recognised.
+Nothing here commits or rolls back what the caller began; where each statement would commit by itself, a change has a
+transaction of its own. A room per kind of database recognises its connections; this one runs steps on what was
+recognised.
 """
 
 from collections.abc import Coroutine, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -49,16 +51,18 @@ _DATABASES: tuple[Database, ...] = (sqlite, postgres)
 """The rooms that recognise connections, in the order in which they are asked."""
 
 
-def run_sync(connection: object, steps: Steps[T], place: Place, lanes: Lanes = Lanes()) -> T:  # noqa: B008 - immutable
-    """Run the steps of an enqueue into these lanes, or any others, on a synchronous connection.
+def run_sync(connection: object, steps: Steps[T], place: Place, lanes: Lanes | None = Lanes()) -> T:  # noqa: B008 - immutable
+    """Run the steps of an enqueue into these lanes, or of another change, on a synchronous connection.
 
-    Raises `UnsupportedConnection`, what `place` raises, and `StorageError` for the database's own errors.
+    With `lanes` `None` they only read. Raises `UnsupportedConnection`, what `place` raises, and `StorageError` for the
+    database's own errors.
     """
-    return _at_once(_run(_synchronous(connection), steps, place, lanes))
+    return _at_once(_run(_synchronous(sqlalchemy.unscoped(connection)), steps, place, lanes))
 
 
-async def run_async(connection: object, steps: Steps[T], place: Place, lanes: Lanes = Lanes()) -> T:  # noqa: B008
+async def run_async(connection: object, steps: Steps[T], place: Place, lanes: Lanes | None = Lanes()) -> T:  # noqa: B008
     """Run the steps on any known connection."""
+    connection = sqlalchemy.unscoped(connection)
     if sqlalchemy.is_asynchronous(connection):
         asynchronous: Any = connection
         result: T = await asynchronous.run_sync(lambda inner: run_sync(inner, steps, place, lanes))
@@ -74,11 +78,12 @@ def prepare(connection: object) -> None:
     makes. Call it outside of a transaction. A connection to Postgres needs nothing and is left as it is. Accepts every
     synchronous connection that `enqueue_sync` does; for others use `prepare_async`.
     """
-    _at_once(_prepare(_synchronous(connection)))
+    _at_once(_prepare(_synchronous(sqlalchemy.unscoped(connection))))
 
 
 async def prepare_async(connection: object) -> None:
     """The same for an asynchronous connection."""
+    connection = sqlalchemy.unscoped(connection)
     if sqlalchemy.is_asynchronous(connection):
         asynchronous: Any = connection
         await asynchronous.run_sync(prepare)
@@ -86,14 +91,14 @@ async def prepare_async(connection: object) -> None:
     await _prepare(_recognised(connection))
 
 
-async def _run(connection: Recognised, steps: Steps[T], place: Place, lanes: Lanes) -> T:
+async def _run(connection: Recognised, steps: Steps[T], place: Place, lanes: Lanes | None) -> T:
     try:
         facts = connection.facts_of(await _rows(connection, connection.spell(connection.facts, place.schema), ()))
         place.require_connection(facts)
         schema = facts.schema if isinstance(facts, PostgresFacts) else None
-        for lock in connection.locks(lanes):
-            await _step(connection, schema, lock)
-        return await take_async(steps, partial(_step, connection, schema))
+        if lanes is None:
+            return await take_async(steps, partial(_step, connection, schema))
+        return await _change(connection, steps, schema, lanes)
     except Exception as error:
         original = getattr(error, "orig", None)  # SQLAlchemy wraps the driver's error
         translated = connection.error(original if isinstance(original, Exception) else error)
@@ -104,6 +109,25 @@ async def _run(connection: Recognised, steps: Steps[T], place: Place, lanes: Lan
         steps.close()
         if connection.close is not None:
             await connection.close()
+
+
+async def _change(connection: Recognised, steps: Steps[T], schema: str | None, lanes: Lanes) -> T:
+    """Take all steps or none: on a connection whose statements commit by themselves, in a transaction of our own."""
+    ours = connection.commits_each()  # asked after the first statement, with which some libraries begin a transaction
+    if ours:
+        await _rows(connection, connection.begin, ())
+    try:
+        for lock in connection.locks(lanes):
+            await _step(connection, schema, lock)
+        answer = await take_async(steps, partial(_step, connection, schema))
+        if ours:
+            await _rows(connection, "COMMIT", ())
+    except BaseException:
+        if ours and not connection.commits_each():
+            with suppress(Exception):  # the connection may be lost, and the transaction with it; the first error counts
+                await _rows(connection, "ROLLBACK", ())
+        raise
+    return answer
 
 
 async def _prepare(connection: Recognised) -> None:

@@ -1,8 +1,8 @@
 """Connections to Postgres: psycopg, asyncpg, and SQLAlchemy on either.
 
 Each statement runs as the library would run one of the caller's own. So psycopg and SQLAlchemy begin a transaction with
-it where none is open, unless the connection is in autocommit mode; there, and on asyncpg outside of a transaction, each
-statement commits by itself.
+it where none is open, unless the connection is in autocommit mode; there, and on asyncpg outside of a transaction, a
+change has one of its own.
 """
 
 from collections.abc import Callable, Sequence
@@ -53,6 +53,8 @@ def _recognised(raw: Any, driver: str, execute: Execute, *, asynchronous: bool =
         facts_of=facts.facts_of,
         spell=_SPELLINGS[driver],
         error=partial(_error, raw),
+        commits_each=partial(_commits_each, raw),
+        begin="BEGIN",
         locks=lanes.locks,
         asynchronous=asynchronous,
     )
@@ -64,6 +66,9 @@ def _psycopg(connection: Any, sql: str, parameters: Sequence[Any]) -> list[Row]:
     with psycopg.Cursor(connection, row_factory=psycopg.rows.tuple_row) as cursor:
         _adapt(cursor)
         cursor.execute(sql.encode(), tuple(parameters))
+        if _sends_ahead(connection):
+            with connection.pipeline() as pipeline:
+                pipeline.sync()
         return cursor.fetchall() if cursor.description is not None else []
 
 
@@ -73,7 +78,15 @@ async def _psycopg_async(connection: Any, sql: str, parameters: Sequence[Any]) -
     async with psycopg.AsyncCursor(connection, row_factory=psycopg.rows.tuple_row) as cursor:
         _adapt(cursor)
         await cursor.execute(sql.encode(), tuple(parameters))
+        if _sends_ahead(connection):
+            async with connection.pipeline() as pipeline:
+                await pipeline.sync()
         return await cursor.fetchall() if cursor.description is not None else []
+
+
+def _sends_ahead(connection: Any) -> bool:
+    """Whether the caller is in a pipeline, where an answer comes only when all that was sent is asked for."""
+    return str(connection.info.pipeline_status.name) != "OFF"
 
 
 def _adapt(cursor: Any) -> None:
@@ -127,6 +140,13 @@ def _error(raw: Any, error: Exception) -> StorageError | None:
     else:
         what = str(found)
     return type(found)(f"{what}; {_ROLL_BACK}" if _aborted(raw) else what)
+
+
+def _commits_each(raw: Any) -> bool:
+    """Whether no transaction is open: psycopg begins one with the first statement, unless it is in autocommit mode."""
+    if is_of(raw, "asyncpg", "Connection"):
+        return not raw.is_in_transaction()
+    return str(raw.info.transaction_status.name) == "IDLE"
 
 
 def _aborted(raw: Any) -> bool:

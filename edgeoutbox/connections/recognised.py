@@ -22,7 +22,8 @@ class Recognised(NamedTuple):
 
     `facts` is asked before the first step, and `facts_of` reads its rows; it raises `NoSchema` when there are none.
     `spell` turns a shared statement into the database's own, in the Postgres schema of our tables where that is known.
-    `error` turns the library's exception into one of ours, or `None` when it is not the library's. `locks` are the
+    `error` turns the library's exception into one of ours, or `None` when it is not the library's. `commits_each` is
+    whether a statement would commit by itself now, and `begin` what begins a transaction that changes. `locks` are the
     statements with which a database on which many write at once begins an enqueue, `recommended` those of `prepare`.
     `close` ends what an asynchronous `execute` opened for itself, never the connection.
     """
@@ -32,6 +33,8 @@ class Recognised(NamedTuple):
     facts_of: Callable[[list[Row]], ConnectionFacts]
     spell: Callable[[str, str | None], str]
     error: Callable[[Exception], StorageError | None]
+    commits_each: Callable[[], bool]
+    begin: str
     locks: Callable[[Lanes], Sequence[Statement]] = lambda _lanes: ()
     recommended: Sequence[str] = ()
     asynchronous: bool = False

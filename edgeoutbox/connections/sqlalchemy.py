@@ -22,6 +22,15 @@ def is_asynchronous(connection: object) -> bool:
     return is_of(connection, "sqlalchemy.ext.asyncio", "AsyncConnection", "AsyncSession")
 
 
+def unscoped(connection: object) -> object:
+    """The session of this thread or task where it is a registry of them, as Flask-SQLAlchemy's `db.session` is."""
+    scoped = is_of(connection, "sqlalchemy.orm", "scoped_session") or is_of(
+        connection, "sqlalchemy.ext.asyncio", "async_scoped_session"
+    )
+    registry: Any = connection
+    return registry() if scoped else connection
+
+
 def execute(connection: Any, sql: str, parameters: Sequence[Any]) -> list[Row]:
     """Run one statement of the driver's own SQL on a `Connection`."""
     # An option that the caller gave its connection: on Postgres a cursor of the server's, which can only SELECT.

@@ -37,14 +37,14 @@ PREPARE = (
 def recognise(connection: object) -> Recognised | None:
     """A connection to SQLite as its library runs statements, or `None` when it is none that we know."""
     if isinstance(connection, sqlite3.Connection):
-        return _recognised("stdlib", partial(_sqlite3, connection))
+        return _recognised("stdlib", connection, partial(_sqlite3, connection))
     if isinstance(connection, aiosqlite.Connection):
         cursor = _AiosqliteCursor(connection)
-        return _recognised("stdlib", cursor.execute, asynchronous=True, close=cursor.close)
+        return _recognised("stdlib", connection, cursor.execute, asynchronous=True, close=cursor.close)
     if isinstance(connection, apsw.Connection):
         if getattr(connection, "is_async", False):
             raise UnsupportedConnection(f"connection=: an asynchronous apsw connection is not known; give {KNOWN}")
-        return _recognised("apsw", partial(_apsw, connection))
+        return _recognised("apsw", connection, partial(_apsw, connection))
     if sqlalchemy.is_connection(connection):
         return _sqlalchemy(connection)
     return None
@@ -58,16 +58,25 @@ def require_file(facts: SqliteFacts) -> None:
     schema.require_readable(facts.version, facts.readable_from)
 
 
-def _recognised(copy: Copy, execute: Execute, **more: Any) -> Recognised:
+def _recognised(copy: Copy, raw: Any, execute: Execute, **more: Any) -> Recognised:
     return Recognised(
         execute=execute,
         facts=FACTS,
         facts_of=partial(_facts, copy),
         spell=lambda sql, _schema: spell(sql),
         error=storage_error,
+        commits_each=partial(_commits_each, raw),
+        begin="BEGIN IMMEDIATE",
         recommended=PREPARE,
         **more,
     )
+
+
+def _commits_each(raw: Any) -> bool:
+    """Whether no transaction is open, and sqlite3 will not begin one with the first INSERT or UPDATE."""
+    if raw.in_transaction or getattr(raw, "autocommit", None) is False:  # which Python 3.12 has
+        return False
+    return isinstance(raw, apsw.Connection) or raw.isolation_level is None or getattr(raw, "autocommit", None) is True
 
 
 def _facts(copy: Copy, rows: list[Row]) -> SqliteFacts:
@@ -121,6 +130,7 @@ class _AiosqliteCursor:
 def _sqlalchemy(connection: Any) -> Recognised | None:
     if connection.dialect.name != "sqlite":
         return None
-    if isinstance(connection.connection.driver_connection, apsw.Connection):
+    raw = connection.connection.driver_connection
+    if isinstance(raw, apsw.Connection):
         raise MixedSqliteCopies("connection=: SQLAlchemy through apsw is not known; use its own pysqlite or aiosqlite")
-    return _recognised("stdlib", partial(sqlalchemy.execute, connection))
+    return _recognised("stdlib", raw, partial(sqlalchemy.execute, connection))

@@ -145,6 +145,38 @@ async def test_p1_outside_of_a_transaction_an_enqueue_commits_by_itself(
         assert world.committed() == {"k"}
 
 
+@pytest.mark.parametrize("name", ["psycopg autocommit", "asyncpg", "asyncpg pool"])
+async def test_p1_outside_of_a_transaction_an_enqueue_is_whole(outbox: Outbox, shop: str, name: str) -> None:
+    """A supersede whose new action is refused ends nothing; of many, none is stored when one is refused."""
+    refused = a_request("refused", "lane", workspace_id=None)
+    await outbox.enqueue(a_request("old", "lane"))
+    async with EVERY[name](shop) as caller:
+        with pytest.raises(ForbiddenByGuard):
+            await outbox.enqueue(refused, supersede=True, connection=caller.connection)
+        with pytest.raises(ForbiddenByGuard):
+            await outbox.enqueue_many([a_request("first"), refused], connection=caller.connection)
+        await outbox.enqueue(a_request("afterwards"), connection=caller.connection)
+        found = {action.idempotency_key: action.state for action in (await outbox.list()).actions}
+    assert found == {"old": State.ADMITTED, "afterwards": State.ADMITTED}
+
+
+async def test_p1_an_enqueue_in_a_pipeline_goes_with_it(outbox: Outbox, conninfo: str, shop: str) -> None:
+    """There, psycopg sends statements ahead without waiting; ours are answered all the same."""
+    with psycopg.connect(conninfo) as connection, connection.pipeline():
+        assert enqueue_sync(a_request("k"), connection).created
+        assert not enqueue_sync(a_request("k"), connection).created
+        connection.rollback()
+        assert enqueue_sync(a_request("k"), connection).created
+    async with await psycopg.AsyncConnection.connect(shop) as other, other.pipeline():
+        await other.execute(ORDER)
+        assert (await outbox.enqueue(a_request("also"), connection=other)).created
+        with pytest.raises(ForbiddenByGuard, match="ROLLBACK"):
+            await outbox.enqueue(a_request("refused", workspace_id=None), connection=other)
+        await other.rollback()
+        assert (await outbox.enqueue(a_request("also"), connection=other)).created
+    assert [action.idempotency_key for action in (await outbox.list()).actions] == ["also", "k"]
+
+
 async def test_p1_many_are_enqueued_in_the_callers_transaction(world: World) -> None:
     """All of them wait for the one commit, and have ids in the order in which they were given."""
     await world.caller.begin()

@@ -16,8 +16,8 @@ import apsw
 import pytest
 import sqlalchemy
 from pydantic import BaseModel
-from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
-from sqlalchemy.orm import Session
+from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session, async_sessionmaker, create_async_engine
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from edgeoutbox import (
     Adapter,
@@ -247,6 +247,43 @@ async def test_p1_an_enqueue_is_rolled_back_with_the_callers_change(world: World
     await world.caller.rollback()
     assert (await world.committed(), await world.orders()) == (set(), 0)
     assert (await world.outbox.enqueue(a_request("k"))).created
+
+
+@pytest.mark.parametrize("name", ["sqlite3 autocommit", "apsw"])
+async def test_p1_outside_of_a_transaction_an_enqueue_is_whole(database: Path, name: str) -> None:
+    """A supersede whose new action is refused ends nothing; of many, none is stored when one is refused."""
+    refused = a_request("refused", "lane", workspace_id=None)
+    async with AsyncExitStack() as stack:
+        world = await _world(stack, database, name, an_adapter())
+        outbox, connection = world.outbox, world.caller.connection
+        await outbox.enqueue(a_request("old", "lane"))
+        with pytest.raises(StorageError, match="workspace_id"):
+            await outbox.enqueue(refused, supersede=True, connection=connection)
+        with pytest.raises(StorageError, match="workspace_id"):
+            await outbox.enqueue_many([a_request("first"), refused], connection=connection)
+        await outbox.enqueue(a_request("afterwards"), connection=connection)
+        found = {action.idempotency_key: action.state for action in (await outbox.list()).actions}
+    assert found == {"old": State.ADMITTED, "afterwards": State.ADMITTED}
+
+
+async def test_p1_a_registry_of_sessions_stands_for_its_session(database: Path) -> None:
+    """SQLAlchemy's scoped sessions, which web frameworks hand out, are taken for the one of the thread or task."""
+    async with Outbox(SqliteStorage(database, StdlibDriver()), [an_adapter()]) as outbox:
+        engine = sqlalchemy.create_engine(f"sqlite:///{database}")
+        session = scoped_session(sessionmaker(engine))
+        await outbox.enqueue(a_request("rolled back"), connection=session)
+        session.rollback()
+        enqueue_sync(a_request("k"), session)
+        session.commit()
+        session.remove()
+        engine.dispose()
+        asynchronous = create_async_engine(f"sqlite+aiosqlite:///{database}")
+        of_task = async_scoped_session(async_sessionmaker(asynchronous), asyncio.current_task)
+        await outbox.enqueue(a_request("also"), connection=of_task)
+        await of_task.commit()
+        await of_task.remove()
+        await asynchronous.dispose()
+        assert [action.idempotency_key for action in (await outbox.list()).actions] == ["also", "k"]
 
 
 async def test_p1_the_first_statement_of_a_transaction_may_be_the_enqueue(world: World) -> None:

@@ -72,8 +72,8 @@ def decide(action_id: int, decision: Decision) -> Steps[Action]:
             rows = yield CANCEL, ("WITHDRAWN", decision.by, decision.note, action_id)
         case "withdraw_lost":
             rows = yield from _withdraw_lost(action, decision, what)
-    if not rows:  # only outside of a transaction, on a connection of the caller's: somebody was faster
-        raise NotPossible(f"{what} changed in the meantime; look at it again, and decide in a transaction")
+    if not rows:  # on a connection of the caller's to Postgres: somebody was faster
+        raise NotPossible(f"{what} changed in the meantime; look at it again")
     ended = action_of(rows[0])
     if ended.ended and ended.forget_at_end:
         yield FORGET_ENDED, (action_id,)
