@@ -2,7 +2,7 @@
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -95,19 +95,27 @@ async def copy_(
         await destination.make_ready()
         if made.before != made.after:
             say(f"{shown(destination_url)}: {said(made)}")
-        with _progress() as show:
-            try:
-                async for tally in copy(source, destination, HELD_BY + destination.shown, everything=everything):
-                    show(tally)
-            except asyncio.CancelledError:
-                say("interrupted: what went over stays, the source is on hold; run the same again to go on")
-                raise
+        tally = await _carried(copy(source, destination, HELD_BY + destination.shown, everything=everything))
     if as_json:
         write_json(_as_json(tally))
     else:
         _report(tally, shown(source_url), shown(destination_url))
     if tally.left:
         raise typer.Exit(Exit.NOT_POSSIBLE)
+
+
+async def _carried(copying: AsyncIterator[Tally]) -> Tally:
+    """Carry over with a bar, and say how to go on when that is cut short."""
+    tally = await anext(copying)  # from here on the source is on hold
+    try:
+        with _progress() as show:
+            show(tally)
+            async for tally in copying:
+                show(tally)
+    except (asyncio.CancelledError, StorageError):
+        say("interrupted: what went over stays, the source is on hold; run the same again to go on")
+        raise
+    return tally
 
 
 async def _of(which: str, work: Awaitable[T]) -> T:

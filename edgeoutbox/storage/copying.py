@@ -82,10 +82,10 @@ class Tally:
 async def copy(source: Source, destination: Destination, by: str, *, everything: bool) -> AsyncIterator[Tally]:
     """Carry actions over; says after each batch how far it is. `by` is what the held kinds show as `paused_by`."""
     kinds, last = await source.hold(by)
-    await destination.declare(kinds.values())
     tally = Tally(await source.count(everything=everything), paused=_held(kinds))
     blocked: set[Text] = set()
     yield tally
+    await destination.declare(kinds.values())
     after, new = 0, False
     late: set[int] = set()
     while True:

@@ -1,4 +1,5 @@
 import json
+import os
 import re
 import sqlite3
 import subprocess
@@ -14,7 +15,7 @@ import pytest
 from edgeoutbox import Executor, Outbox
 from edgeoutbox.cli.copying import said
 from edgeoutbox.states import State
-from edgeoutbox.storage.postgres.schema import grants
+from edgeoutbox.storage.postgres.schema import grants, schema_sql
 from edgeoutbox.storage.protocol import Migrated
 from edgeoutbox.testing import ScriptedAdapter
 from edgeoutbox.testing.postgres import PostgresServer, as_url
@@ -147,6 +148,64 @@ def test_two_that_find_no_tables_take_turns(tmp_path: Path, empty: Database) -> 
     assert [process.returncode for process in running] == [0, 0]
 
 
+def test_where_everything_is_current_it_waits_for_nobody(terminal: Terminal, empty: Database) -> None:
+    """An open transaction that wrote keeps only a real migration waiting."""
+    terminal.run("migrate", "--database", empty.url)
+    with PostgresDatabase(empty.conninfo) as session:
+        session("BEGIN")
+        session("INSERT INTO agent_action (kind, idempotency_key, payload) VALUES ('email', 'k', '{}')")
+        assert "nothing was changed" in terminal.run("migrate", "--database", empty.url)
+        session("ROLLBACK")
+
+
+def test_a_schema_of_any_name_has_its_grants(empty: Database) -> None:
+    """Also one whose name is a word of SQL, or has a capital letter."""
+    with PostgresDatabase(empty.conninfo) as session:
+        role = f"{session.schema}_reads"
+        session(f"CREATE ROLE {role}")
+        for name in ("select", "Shop"):
+            session("BEGIN")
+            session(f'CREATE SCHEMA "{name}"')
+            session(f'SET LOCAL search_path = "{name}"')
+            session.script(schema_sql().replace("\nBEGIN ISOLATION LEVEL READ COMMITTED;\n", "\n").removesuffix("COMMIT;\n"))
+            session.script(grants(name, role))
+            session("ROLLBACK")
+        session(f"DROP ROLE {role}")
+
+
+def test_p12_a_file_with_a_password_is_its_owners_alone(terminal: Terminal, empty: Database) -> None:
+    """`init` lets nobody else read the URL that it was given; without a password it asks for no more than any file."""
+    before = os.umask(0o022)
+    try:
+        for password, others in (("&password=x", 0), ("", 0o044)):
+            terminal.run("init", "--database", empty.url + password)
+            file = terminal.folder / "edgeoutbox.toml"
+            assert file.stat().st_mode & 0o077 == others
+            file.unlink()
+    finally:
+        os.umask(before)
+
+
+@pytest.mark.parametrize(
+    ("database", "words"),
+    [
+        ("host=h password=hunter2", "write postgresql://user@host/name"),
+        ("postgresql://u:[hunter2@h/x", "it cannot be read"),
+        ("postgresql://h/x?scheme=hunter2", "libpq does not know parameter scheme"),
+        ("postgresql://h:hunter2/x", "port is a number"),
+    ],
+)
+def test_p12_a_database_that_cannot_be_meant_is_refused_without_its_values(
+    terminal: Terminal, database: str, words: str
+) -> None:
+    """By whichever command, and no file of that name is made."""
+    for command in (["run"], ["migrate", "--sql"], ["init"], ["doctor"]):
+        terminal.run(*command, "--database", database, exit_code=2)
+        assert words in terminal.said
+        assert "hunter2" not in terminal.said
+    assert list(terminal.folder.iterdir()) == []
+
+
 async def test_the_grants_of_the_page_suffice(empty: Database, terminal: Terminal) -> None:
     """A role with what the page grants, and nothing more, enqueues and carries out; `migrate` says the same."""
     [statements] = re.findall(r"```sql\n(GRANT .*?)```", PAGE, re.DOTALL)
@@ -204,7 +263,7 @@ def test_doctor_does_not_advise_to_resume_what_was_copied(ready: Terminal, empty
     assert "would be sent a second time here" in found["kind email"]["detail"]
     assert "resume" not in found["kind email"]["detail"]
     ready.run("run", "--until-idle", "--database", empty.url)
-    assert "1 ended; nothing due remains" in ready.said
+    assert "1 ended; nothing waits" in ready.said
     checks = json.loads(ready.run("doctor", "--json", "--database", empty.url))["checks"]
     assert [check["name"] for check in checks[:4]] == ["database", "schema", "postgres", "executors"]
 
@@ -212,7 +271,8 @@ def test_doctor_does_not_advise_to_resume_what_was_copied(ready: Terminal, empty
 def test_other_commands_make_no_tables(terminal: Terminal, empty: Database) -> None:
     """A command that only asks refuses a database without tables, and says how to make them."""
     terminal.run("list", "--database", empty.url, exit_code=3)
-    assert "the database has no edgeoutbox tables" in terminal.said
+    assert "the database has no edgeoutbox tables in the schema" in terminal.said
+    assert "make them with 'edgeoutbox migrate'" in terminal.said
     with PostgresDatabase(empty.conninfo) as session:
         assert session.one(TABLES, session.schema) == 0
     assert "created the tables" in terminal.run("init", "--database", empty.url) + terminal.said

@@ -1,9 +1,13 @@
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from edgeoutbox.errors import NotPossible
+from edgeoutbox.cli import copying
+from edgeoutbox.cli.exits import Exit
+from edgeoutbox.errors import DatabaseUnavailable, NotPossible
 from edgeoutbox.storage import open_storage
+from edgeoutbox.storage.copying import Tally
 from edgeoutbox.testing.postgres import PostgresServer, as_url
 from tests.cli.terminal import Terminal
 from tests.copying.world import Database, copied, enqueue, fill, make_database, taken
@@ -118,3 +122,22 @@ def test_database_is_not_an_option_of_copy(ready: Terminal) -> None:
     """`--database` would be a third database, so it is refused."""
     ready.run("copy", "a.db", "b.db", "--database", "c.db", exit_code=2)
     assert "copy is told its two databases as SRC and DST" in ready.said
+
+
+def test_a_database_that_fails_midway_says_how_to_go_on(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The source is on hold by then, and what went over stays; before, nothing is said of that."""
+    fails_at = 0
+
+    async def copy(*_: object, **__: object) -> AsyncIterator[Tally]:
+        for _batch in range(fails_at):
+            yield Tally(2)
+        raise DatabaseUnavailable("the server is gone")
+
+    monkeypatch.setattr(copying, "copy", copy)
+    terminal.run("migrate", "--database", "src.db")
+    terminal.run("copy", "src.db", "dst.db", exit_code=Exit.DATABASE)
+    assert "on hold" not in terminal.said
+    fails_at = 2
+    terminal.run("copy", "src.db", "dst.db", exit_code=Exit.DATABASE)
+    assert "the source is on hold; run the same again to go on" in terminal.said
+    assert "the server is gone" in terminal.said

@@ -176,13 +176,13 @@ def hold(by: str) -> Steps[tuple[dict[str, KindPolicy], int]]:
     for owner, version, ago in there:
         raise NotPossible(
             f"an executor works on the source: {owner} ({version}), seen {ago // 1000} s ago; stop it first. One that "
-            f"died is forgotten {SEEN_WITHIN // 1000} s after it was last seen. Nothing was changed"
+            f"died is forgotten {SEEN_WITHIN // 1000} s after it was last seen. The source was not changed"
         )
     held = yield HELD, ()
     for action_id, kind, left in held:
         raise NotPossible(
             f"action {action_id} of kind {kind} is executing at the source, and who started it may still call the "
-            f"provider; its lease ends in {left // 1000 + 1} s: try again then. Nothing was changed"
+            f"provider; its lease ends in {left // 1000 + 1} s: try again then. The source was not changed"
         )
     policies = yield from hold_more(by)
     [(last,)] = yield LAST, ()
