@@ -102,3 +102,30 @@ STOP_REASONS: dict[State, frozenset[StopReason]] = {
     ),
 }
 """The stop reasons of each ended state."""
+
+_LOOK = "look there before you enqueue it again under a new key"
+_ANEW = "enqueue it under a new key"
+
+MEANINGS: dict[StopReason, str] = {
+    StopReason.CONFIRMED: "the provider confirmed it",
+    StopReason.READ_BACK: "an earlier write of it was found at the provider",
+    StopReason.NO_CONFIRMATION: f"it may exist at the provider, which did not confirm it: {_LOOK}",
+    StopReason.ERROR_AFTER_WRITE: "an error, a time-out or a stop came after its write had started, and it may exist "
+    f"at the provider: {_LOOK}",
+    StopReason.LEASE_LOST_AFTER_WRITE: "its executor was lost after its write had started, and it may exist at the "
+    f"provider: {_LOOK}",
+    StopReason.READBACK_EXHAUSTED: "its attempts are used up, and its write was neither found nor excluded at the "
+    f"provider: {_LOOK}",
+    StopReason.ATTEMPTS_EXHAUSTED: f"its attempts are used up, and nothing was written: mend the cause, then {_ANEW}",
+    StopReason.REJECTED: f"the provider refused it: correct what it refused, then {_ANEW}",
+    StopReason.UNDELIVERABLE: f"nobody can receive it: correct whom it goes to, then {_ANEW}",
+    StopReason.INVALID_PAYLOAD: f"its payload cannot be read: correct the program that stored it, then {_ANEW}",
+    StopReason.NOT_CONFIGURED: f"something that it needs is not there: provide it, then {_ANEW}",
+    StopReason.EXPIRED: f"its time passed before anything was written: if it is still wanted, {_ANEW}",
+    StopReason.REFUSED: "a person refused the proposal",
+    StopReason.WITHDRAWN: "it was taken back before anything was written",
+    StopReason.SUPERSEDED: "a later enqueue of its lane took its place",
+    StopReason.NOT_NEEDED: "when it was about to be carried out, it was not needed any more",
+    StopReason.ABSENT: "a readback proved that it does not exist, and it should not be made now",
+}
+"""What each stop reason means, and what to do about it."""

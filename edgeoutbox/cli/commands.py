@@ -122,29 +122,31 @@ Body = Callable[..., Awaitable[None]]
 def command(name: str, *, panel: str, example: str) -> Callable[[Body], Body]:
     """Register an async function `(place, ...)` as a command.
 
-    It gets the options `--config` and `--database` as its `place`. An error of ours becomes one line on standard
-    error and an exit code.
+    It gets the options `--config` and `--database` as its `place`, and neither when it takes none. An error of ours
+    becomes one line on standard error and an exit code.
     """
 
     def register(body: Body) -> Body:
-        def run(context: typer.Context, config: Path | None, database: str | None, **given: Any) -> None:
+        def run(context: typer.Context, config: Path | None = None, database: str | None = None, **given: Any) -> None:
             before = context.obj if isinstance(context.obj, Place) else Place()
             place = Place(config or before.config, database or before.database)
             try:
                 for option, value in given.items():
                     if isinstance(value, str):
                         refuse_unstorable_text(value, option)
-                asyncio.run(_awaited(body(place, **given)))
+                asyncio.run(_awaited(body(**given, **({"place": place} if placed else {}))))
             except EdgeoutboxError as error:
                 say(f"error: {message_of(error)}")
                 raise typer.Exit(exit_of(error)) from None
 
         signature = inspect.signature(body)
+        placed = "place" in signature.parameters
         own = [parameter for parameter in signature.parameters.values() if parameter.name != "place"]
         context = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
         shared = [
             inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=None)
             for key, annotation in (("config", ConfigOption), ("database", DatabaseOption))
+            if placed
         ]
         ordered = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
         run.__signature__ = signature.replace(parameters=[context, *ordered, *shared])  # type: ignore[attr-defined] # what Typer reads

@@ -9,13 +9,13 @@ import re
 import sys
 import unicodedata
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from datetime import datetime
+from itertools import zip_longest
 from typing import Any, TextIO
 
 from rich.cells import cell_len
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from edgeoutbox.model import Action
@@ -26,7 +26,7 @@ _WIDE = 240
 _GAP = 2
 """Columns of a terminal between those of a table."""
 
-_NARROWEST = 12
+_NARROWEST = 10
 
 _PARTS = re.compile(r"[^\s:/,;-]*[\s:/,;-]+|[^\s:/,;-]+")
 
@@ -59,31 +59,32 @@ def write_json(value: object) -> None:
 
 
 def write_table(
-    columns: Sequence[str], rows: Sequence[Sequence[object]], *, none: str, folds: Sequence[str] = ()
+    columns: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    *,
+    none: str,
+    folds: Collection[str] = (),
+    below: str | None = None,
 ) -> None:
     """A table, on standard output; without a row the message `none`, on standard error.
 
-    On a narrow terminal the columns `folds` become narrower, on several lines, which end where a word or a part of a
-    key ends: nothing is cut. The others stay as they are. A column without any value is left out.
+    On a narrow terminal the column `below` moves to a line of its own under each row that has it. Then the columns
+    `folds` become narrower, on several lines, which end where a word or a part of a key ends: nothing is cut. The
+    others stay as they are. A column without any value is left out.
     """
     if not rows:
         say(none)
         return
-    table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
-    shown = [index for index in range(len(columns)) if any(row[index] is not None for row in rows)]
-    cells = [["" if row[index] is None else visible(str(row[index])) for index in shown] for row in rows]
     out = console(sys.stdout)
-    widths = [max(map(cell_len, column)) for column in zip([columns[index] for index in shown], *cells, strict=True)]
-    narrow = _narrowed(widths, {place for place, index in enumerate(shown) if columns[index] in folds}, out.width)
-    for index in shown:
-        numbers = all(isinstance(row[index], int) for row in rows)
-        table.add_column(columns[index], justify="right" if numbers else "left", no_wrap=True)
-    for row in cells:
-        table.add_row(
-            *(Text(_folded(cell, narrow[place]), style=_STYLES.get(cell, "")) for place, cell in enumerate(row))
-        )
-    out.width = max(out.width, sum(widths) + _GAP * len(widths))  # else what has no place to fold would be cut
-    out.print(table)
+    given = zip(columns, zip(*rows, strict=True), strict=True)
+    table = [_column(name, values) for name, values in given if any(value is not None for value in values)]
+    moved = [column for column in table if column.name == below and _width_of(table) > out.width]
+    narrow = _narrowed([column for column in table if column not in moved], folds, out.width)
+    for row in range(len(rows) + 1):
+        out.print(_line(narrow, row), soft_wrap=True)  # what has no place to fold is longer than the terminal, not cut
+        for column in moved:
+            if row and column.cells[row]:
+                out.print(Text(f"   {column.cells[row]}"), soft_wrap=True)
 
 
 def write_fields(values: Mapping[str, object]) -> None:
@@ -101,19 +102,24 @@ def console(stream: TextIO) -> Console:
 
 def moment(milliseconds: int | None) -> str | None:
     """A time of the database as local time, or nothing."""
-    if milliseconds is None:
-        return None
+    return None if milliseconds is None else local(milliseconds)
+
+
+def local(milliseconds: int) -> str:
+    """A time of the database as its reader's clock shows it."""
     return datetime.fromtimestamp(milliseconds / 1000).astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
 def short_moment(milliseconds: int | None) -> str | None:
-    """The same for a narrow column: the time of today, else the date and the minute."""
+    """The same for a narrow column: the time of today, the day and minute of this year, or the date."""
     text = moment(milliseconds)
     if text is None:
         return None
-    day, _, clock = text.partition(" ")
     today = datetime.now().astimezone().strftime("%Y-%m-%d")
-    return clock if day == today else text[: len("2026-11-30 10:10")]
+    day, _, clock = text.partition(" ")
+    if day == today:
+        return clock
+    return text[len("2026-") : len("2026-11-30 10:10")] if day[:4] == today[:4] else day
 
 
 def action_json(action: Action, *, payload: bool = False) -> dict[str, Any]:
@@ -132,15 +138,58 @@ def visible(text: str, keep: str = "") -> str:
     )
 
 
-def _narrowed(widths: Sequence[int], folds: Collection[int], available: int) -> list[int]:
-    """The widths once the widest of these columns have given way, as far as they can."""
-    narrow = list(widths)
-    while sum(narrow) + _GAP * (len(narrow) - 1) > available:
-        widest = max(folds, key=lambda place: narrow[place], default=None)
-        if widest is None or narrow[widest] <= _NARROWEST:
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """One column of a table; the first of its cells is its name."""
+
+    name: str
+    cells: Sequence[str]
+    numbers: bool
+
+    @property
+    def width(self) -> int:
+        """Of its longest line."""
+        return max(cell_len(line) for cell in self.cells for line in cell.split("\n"))
+
+    def folded(self, width: int) -> "_Column":
+        """The same with its cells on lines of this width."""
+        return _Column(self.name, [self.name, *(_folded(cell, width) for cell in self.cells[1:])], self.numbers)
+
+
+def _column(name: str, values: Sequence[object]) -> _Column:
+    cells = ["" if value is None else visible(str(value)) for value in values]
+    return _Column(name, [name, *cells], all(isinstance(value, int | None) for value in values))
+
+
+def _width_of(table: Sequence[_Column]) -> int:
+    return sum(column.width for column in table) + _GAP * (len(table) - 1)
+
+
+def _narrowed(table: Sequence[_Column], folds: Collection[str], available: int) -> Sequence[_Column]:
+    """The table once the widest of these columns have given way, as far as they can."""
+    over = _width_of(table) - available
+    widths = {place: column.width for place, column in enumerate(table) if column.name in folds}
+    while over > 0 and widths:
+        widest = max(widths, key=lambda place: widths[place])
+        if widths[widest] <= _NARROWEST:
             break
-        narrow[widest] -= 1
-    return narrow
+        widths[widest] -= 1
+        over -= 1
+    return [column.folded(widths[place]) if place in widths else column for place, column in enumerate(table)]
+
+
+def _line(table: Sequence[_Column], row: int) -> Text:
+    """One row, on as many lines as its longest cell."""
+    lines = []
+    for pieces in zip_longest(*(column.cells[row].split("\n") for column in table), fillvalue=""):
+        line = Text()
+        for column, piece in zip(table, pieces, strict=True):
+            gap = " " * (column.width - cell_len(piece))
+            style = _STYLES.get(column.cells[row], "") if row else "bold"
+            line.append(gap + piece if column.numbers else piece + gap, style).append(" " * _GAP)
+        line.rstrip()
+        lines.append(line)
+    return Text("\n").join(lines)
 
 
 def _folded(text: str, width: int) -> str:

@@ -8,9 +8,21 @@ import typer
 
 from edgeoutbox.cli.commands import JsonOption, Place, command
 from edgeoutbox.cli.opening import find, opened
-from edgeoutbox.cli.output import action_json, moment, say, short_moment, write, write_fields, write_json, write_table
+from edgeoutbox.cli.output import (
+    action_json,
+    local,
+    moment,
+    say,
+    short_moment,
+    write,
+    write_fields,
+    write_json,
+    write_table,
+)
 from edgeoutbox.model import Action, AttemptRecord
-from edgeoutbox.states import State
+from edgeoutbox.outbox import Outbox
+from edgeoutbox.states import State, StopReason
+from edgeoutbox.waiting import sentence
 
 PANEL = "Look"
 
@@ -61,17 +73,17 @@ async def show(
     async with opened(place) as outbox:
         found = await find(outbox, action, by_key=by_key)
         attempts = await outbox.attempts(found.id)
-        why = await outbox.why(found.id)
+        why = await _sentence(outbox, found.id, as_json=as_json)
     if as_json:
         records = [{**asdict(attempt), "evidence": dict(attempt.evidence)} for attempt in attempts]
         write_json({**action_json(found, payload=payload), "why": why, "attempts": records})
         return
     shown = action_json(found)
     times = {name: moment(value) for name, value in shown.items() if name.endswith("_at")}
-    flags = {name: value or None for name, value in shown.items() if isinstance(value, bool)}
+    flags = {name: "yes" if value else None for name, value in shown.items() if isinstance(value, bool)}
     write_fields({**shown, **times, **flags, "payload": found.payload if payload else None})
     write("")
-    _write_attempts(attempts)
+    _write_attempts(found, attempts)
     write(why)
 
 
@@ -80,11 +92,11 @@ async def why(place: Place, action: IdOrKey, by_key: ByKey = False, as_json: Jso
     """Say in one sentence what an action waits for, or how it ended."""
     async with opened(place) as outbox:
         found = await find(outbox, action, by_key=by_key)
-        sentence = await outbox.why(found.id)
+        why = await _sentence(outbox, found.id, as_json=as_json)
     if as_json:
-        write_json({"id": found.id, "state": found.state, "why": sentence})
+        write_json({"id": found.id, "state": found.state, "why": why})
     else:
-        write(sentence)
+        write(why)
 
 
 @command("lane", panel=PANEL, example="edgeoutbox lane mail:acc-7")
@@ -114,18 +126,19 @@ async def backlog(place: Place, as_json: JsonOption = False) -> None:
         (
             kind.kind,
             "yes" if kind.served else "no",
-            kind.proposed,
-            kind.admitted,
-            kind.executing,
-            kind.uncertain,
-            kind.failed,
+            kind.proposed or None,
+            kind.admitted or None,
+            kind.executing or None,
+            kind.uncertain or None,
+            kind.failed or None,
             short_moment(kind.oldest_due_at),
             _weather(kind.paused_by, kind.cooling_until, kind.cooling_reason),
         )
         for kind in kinds
     ]
-    columns = ("kind", "served", "proposed", "admitted", "executing", "uncertain", "failed", "oldest due", "weather")
-    write_table(columns, rows, none="nothing waits, and no kind is declared", folds=("weather",))
+    columns = ("kind", "served", "proposed", "admitted", "executing", "uncertain", "failed", "oldest due", "at rest")
+    none = "nothing waits, and no kind is declared"
+    write_table(columns, rows, none=none, folds=("oldest due",), below="at rest")
 
 
 def _weather(paused_by: str | None, cooling_until: int | None, reason: str | None) -> str | None:
@@ -140,7 +153,7 @@ def _write_actions(actions: Iterable[Action], *, none: str) -> None:
             action.id,
             action.kind,
             action.state,
-            action.stop_reason,
+            action.stop_reason if action.stop_reason is not StopReason.CONFIRMED else None,  # DONE says it
             action.attempt,
             short_moment(action.ended_at or action.due_at),
             action.lane_key,
@@ -149,27 +162,40 @@ def _write_actions(actions: Iterable[Action], *, none: str) -> None:
         for action in actions
     ]
     columns = ("id", "kind", "state", "reason", "tries", "due/ended", "lane", "key")
-    write_table(columns, rows, none=none, folds=("reason", "lane", "key"))
+    write_table(columns, rows, none=none, folds=("lane", "key"), below="reason")
 
 
-def _write_attempts(attempts: Sequence[AttemptRecord]) -> None:
+async def _sentence(outbox: Outbox, action_id: int, *, as_json: bool) -> str:
+    """Why, with times for whom it is: in UTC for programs, else as the reader's clock shows them."""
+    situation = None if as_json else await outbox.storage.situation(action_id)
+    return await outbox.why(action_id) if situation is None else sentence(situation, local)
+
+
+def _write_attempts(action: Action, attempts: Sequence[AttemptRecord]) -> None:
+    # An attempt that does not count gives its number back, to the next one.
+    counted = [*(following.attempt - 1 for following in attempts[1:]), action.attempt]
     rows = [
         (
             attempt.epoch,
-            moment(attempt.started_at),
+            local(attempt.started_at),
             _after(attempt.started_at, attempt.write_started_at),
             _after(attempt.started_at, attempt.settled_at),
-            attempt.result if attempt.recorded is not False else f"{attempt.result} (too late)",
+            _result(attempt, counts=until >= attempt.attempt),
             attempt.owner,
         )
-        for attempt in attempts
+        for attempt, until in zip(attempts, counted, strict=False)
     ]
-    columns = ("epoch", "started", "write", "settled", "result", "owner")
-    write_table(columns, rows, none="nothing was tried yet", folds=("owner",))
+    columns = ("claim", "started", "wrote", "settled", "result", "executor")
+    write_table(columns, rows, none="nothing was tried yet", folds=("result", "executor"))
     for attempt in attempts:
         told = [f"{name}={value}" for name, value in attempt.evidence.items() if value is not None]
         if attempt.reason or told:
-            write(f"{attempt.epoch}: {' '.join([attempt.reason or '', *told]).strip()}")
+            write(f"claim {attempt.epoch}: {' '.join([attempt.reason or '', *told]).strip()}")
+
+
+def _result(attempt: AttemptRecord, *, counts: bool) -> str | None:
+    notes = [note for note, holds in (("too late", attempt.recorded is False), ("not counted", not counts)) if holds]
+    return f"{attempt.result} ({', '.join(notes)})" if notes else attempt.result
 
 
 def _after(start: int, then: int | None) -> str | None:

@@ -1,6 +1,7 @@
 """`init`, `captured` and `doctor`: make it ready, and see whether it is."""
 
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -23,7 +24,7 @@ from edgeoutbox.sidecar.configuration import (
     FILE_NAME,
     Configuration,
 )
-from edgeoutbox.sidecar.database import absolute_url, is_file, path_of, require_database, shown
+from edgeoutbox.sidecar.database import absolute_url, holds_password, is_file, path_of, require_database, shown
 from edgeoutbox.sidecar.health import check_database
 from edgeoutbox.sidecar.logs import log_to_stderr
 from edgeoutbox.sidecar.plugins import SendsTestMessage, adapter_name, list_captured, make_adapters
@@ -43,7 +44,7 @@ async def init(
         return
     database = _named_database(place, file)
     made = await _make_database(absolute_url(database, file.parent))
-    _write(file, configuration_text(database, capture=dev))
+    _write(file, configuration_text(database, capture=dev), mode=0o600 if holds_password(database) else 0o666)
     say(made)
     say(f"wrote {file.name}")
     say("next: edgeoutbox run" if dev else f"next: edit [kinds.email] in {file.name}, then edgeoutbox doctor --email")
@@ -73,9 +74,10 @@ async def _make_database(url: str) -> str:
     return f"{did} {path.name}"
 
 
-def _write(file: Path, text: str) -> None:
+def _write(file: Path, text: str, *, mode: int) -> None:
+    """Make the file; `mode` is what it may be at most, as the umask takes away more."""
     try:
-        with file.open("x", encoding="utf-8") as new:
+        with open(file, "x", encoding="utf-8", opener=lambda path, flags: os.open(path, flags, mode)) as new:
             new.write(text)
     except OSError as error:
         raise ConfigurationError(f"{file} cannot be written ({error.strerror})") from None
@@ -145,7 +147,7 @@ async def doctor(
         if to is not None:
             checks.append(await _sent(wanted, to))
         if not adapters:
-            checks.append(Check("kinds", ok=False, detail=f"{configuration.source}: none is configured"))
+            checks.append(_without_kinds(configuration))
     _write_checks(checks, as_json=as_json)
     if not all(check.ok for check in checks):
         raise typer.Exit(Exit.NOT_POSSIBLE)
@@ -161,6 +163,14 @@ def _chosen(configuration: Configuration, kinds: Sequence[str], adapters: Mappin
     for name in sorted(chosen - configuration.kinds.keys()):
         raise ConfigurationError(f"{configuration.source}: kind {name} is not configured")
     return chosen
+
+
+def _without_kinds(configuration: Configuration) -> Check:
+    """Without a file it is an application's database, whose providers are configured there."""
+    if configuration.file is None:
+        detail = f"there is no {FILE_NAME} here and none was named, so no provider is looked at"
+        return Check("kinds", ok=True, detail=detail)
+    return Check("kinds", ok=False, detail=f"{configuration.source}: none is configured")
 
 
 async def _checked(adapter: Adapter[Any]) -> Sequence[Check]:

@@ -5,7 +5,7 @@ import logging
 from edgeoutbox import telemetry
 from edgeoutbox.errors import StorageError
 from edgeoutbox.executor.attempt import RunningAttempt
-from edgeoutbox.states import State
+from edgeoutbox.states import MEANINGS, State, StopReason
 from edgeoutbox.storage.protocol import Settlement
 from edgeoutbox.telemetry import Metrics
 
@@ -46,7 +46,7 @@ class Reports:
         """Count an end, and log one line for an UNCERTAIN one."""
         self.metrics.count("action.ended", kind=kind, state=state.value, reason=stop_reason)
         if state is State.UNCERTAIN:
-            telemetry.uncertain(action_id, kind, stop_reason, reason or "")
+            telemetry.uncertain(action_id, kind, stop_reason, reason or MEANINGS[StopReason(stop_reason)])
 
     def trouble(self, name: str, attempt: RunningAttempt, **fields: str) -> None:
         """Log an error about one attempt."""

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from edgeoutbox.adapter import Adapter, has_ended_hook
 from edgeoutbox.clock import Clock
-from edgeoutbox.errors import DatabaseBusy, DatabaseUnavailable, StorageError
+from edgeoutbox.errors import DatabaseBusy, DatabaseUnavailable, ForbiddenByGuard, StorageError
 from edgeoutbox.executor.attempt import RunningAttempt
 from edgeoutbox.executor.reports import Reports
 from edgeoutbox.kinds import Delivery
@@ -102,11 +102,12 @@ class Running:
             self._reports.attempt(attempt, verdict.settlement, recorded=recorded)
 
     async def _store(self, attempt: RunningAttempt, settlement: Settlement) -> bool | None:
-        """Whether the settlement changed the action; `None` when the database will never take it."""
+        """Whether the settlement changed the action; `None` when the database refuses the row that it makes."""
         hook = self._hook(attempt) if settlement.state.ended else None
         while True:
             try:
-                return await self._insist(partial(self._storage.settle, attempt.claim, settlement, hook))
+                ask = partial(self._storage.settle, attempt.claim, settlement, hook)
+                return await self._insist(attempt, ask, hooked=hook is not None)
             except Exception as error:  # noqa: BLE001 - a hook can break more than itself; the result comes first
                 what = str(error) if isinstance(error, StorageError) else type(error).__name__
                 if hook is None:
@@ -118,23 +119,36 @@ class Running:
 
     async def _let_go(self, attempt: RunningAttempt, settlement: Settlement) -> None:
         try:
-            await self._insist(partial(self._storage.let_go, attempt.claim, settlement))
+            await self._insist(attempt, partial(self._storage.let_go, attempt.claim, settlement))
         except StorageError as error:
             self._reports.trouble("action.settle.refused", attempt, result=settlement.result, what=str(error))
 
-    async def _insist(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """Ask the database until it can be used, and raise what else it says."""
+    async def _insist(self, attempt: RunningAttempt, ask: Callable[[], Awaitable[T]], *, hooked: bool = False) -> T:
+        """Ask the database until it answers, and raise what it says against the row itself.
+
+        What else it says, of a right or a table that is missing, somebody mends, and the result is recorded then. But
+        of a transaction with a hook in it the hook may be the cause, which is left out then.
+        """
         wait = SETTLE_AGAIN_FIRST
+        said = False
         while True:
             try:
                 answer = await ask()
             except (DatabaseBusy, DatabaseUnavailable) as error:
                 self._reports.storage(error)
-                await asyncio.sleep(wait)
-                wait = min(SETTLE_AGAIN_LAST, wait * 2)
+            except ForbiddenByGuard:
+                raise
+            except StorageError as error:
+                if hooked:
+                    raise
+                if not said:
+                    self._reports.trouble("action.settle.waits", attempt, what=str(error))
+                said = True
             else:
                 self._reports.storage(None)
                 return answer
+            await asyncio.sleep(wait)
+            wait = min(SETTLE_AGAIN_LAST, wait * 2)
 
     def _hook(self, attempt: RunningAttempt) -> Hook | None:
         return hook_of(self._adapters[attempt.action.kind])

@@ -1,16 +1,18 @@
 """What `doctor` looks at in the database: each check says whether it holds, and how to mend it."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from edgeoutbox.adapter import Check
 from edgeoutbox.errors import DatabaseBusy, StorageError
 from edgeoutbox.sidecar.database import Look, driver_of, is_file, look_at, require_database, shown
+from edgeoutbox.storage.postgres.errors import READ_ONLY
 from edgeoutbox.storage.protocol import ExecutorRecord
 from edgeoutbox.storage.sqlite.drivers import has_wal_reset_defect
 from edgeoutbox.storage.sqlite.schema import require_readable
-from edgeoutbox.storage.statements.copying import HELD_BY
 from edgeoutbox.storage.statements.executors import there
+from edgeoutbox.storage.statements.kinds import HELD_BY
 
 if TYPE_CHECKING:
     from edgeoutbox.sidecar.postgres import PostgresLook
@@ -31,6 +33,16 @@ WHERE state IN ('PROPOSED', 'ADMITTED', 'EXECUTING')
   AND {condition}
 GROUP BY kind
 ORDER BY kind
+"""
+
+# What has not ended and is not due yet, and when the first of it will be. Served by ix_agent_action_open.
+_LATER = """
+SELECT COUNT(*),
+       MIN(CASE WHEN state = 'EXECUTING' THEN lease_expires_at WHEN state = 'ADMITTED' AND is_head = 1 THEN due_at END)
+FROM agent_action
+WHERE state IN ('PROPOSED', 'ADMITTED', 'EXECUTING')
+  AND NOT (state = 'ADMITTED' AND is_head = 1 AND due_at <= edgeoutbox_now())
+  AND NOT (state = 'EXECUTING' AND lease_expires_at <= edgeoutbox_now())
 """
 
 _WEATHER = """
@@ -57,10 +69,15 @@ def check_database(url: str, configured: Collection[str] = ()) -> Iterator[Check
             if isinstance(look, Look):
                 yield from _file(look, driver_of(url))
             else:
-                yield Check("postgres", ok=True, detail=f"{look.version} through psycopg")
+                yield _postgres(look)
             yield from _work(look, configured)
     except StorageError as error:
         yield Check("database", ok=False, detail=str(error))
+
+
+def _postgres(look: "PostgresLook") -> Check:
+    mend = f"; {READ_ONLY}" if look.standby else ""
+    return Check("postgres", ok=not mend, detail=f"{look.version} through psycopg{mend}")
 
 
 def _file(look: Look, driver: str) -> Iterator[Check]:
@@ -81,27 +98,30 @@ def _file(look: Look, driver: str) -> Iterator[Check]:
 def _work(look: "Look | PostgresLook", configured: Collection[str]) -> Iterator[Check]:
     executors = look.taken(there())
     due = _due(look)
-    yield _executors(executors, due, configured)
+    yield _executors(look, executors, due, configured)
     yield from _unserved(look, executors, due, configured)
     for kind, what in _weather(look).items():
-        mend = (
-            "its actions are carried out there, and would be sent a second time here"
-            if HELD_BY in what
-            else f"go on with: edgeoutbox resume {kind}"
-        )
-        yield Check(f"kind {kind}", ok=False, detail=f"{what}; {mend}")
+        yield Check(f"kind {kind}", ok=False, detail=f"{what}; {way_on(kind, what)}")
+
+
+def way_on(kind: str, what: str) -> str:
+    """How a kind that starts nothing for this reason goes on."""
+    if HELD_BY in what:
+        return "its actions are carried out there, and would be sent a second time here"
+    return f"go on with: edgeoutbox resume {kind}"
 
 
 def what_remains(url: str, configured: Collection[str]) -> str:
     """What is due and why it was not carried out, after an executor of these kinds found nothing more to do."""
     with look_at(url) as look:
-        due, weather = _due(look), _weather(look)
+        due, weather, later = _due(look), _weather(look), _later(look)
     if not due:
-        return "nothing due remains"
+        return _nothing_due(later)
     unknown = {kind: "is not configured here" for kind in due if kind not in configured}
     why = {**unknown, **weather}
-    reasons = (f"{kind} {why.get(kind, 'was not taken: see edgeoutbox why')}" for kind in due)
-    return f"{sum(due.values())} due remain{'s' if sum(due.values()) == 1 else ''}: {', '.join(reasons)}"
+    reasons = ", ".join(f"{kind} {why.get(kind, 'was not taken: see edgeoutbox why')}" for kind in due)
+    remain = f"{sum(due.values())} due remain{'s' if sum(due.values()) == 1 else ''}: {reasons}"
+    return f"{remain}; {later}" if later else remain
 
 
 def _sqlite(look: Look, driver: str) -> Check:
@@ -129,7 +149,12 @@ def _lock(look: Look) -> Check:
     return Check("lock", ok=True, detail="the write lock is free")
 
 
-def _executors(executors: Sequence[ExecutorRecord], due: Mapping[str, int], configured: Collection[str]) -> Check:
+def _executors(
+    look: "Look | PostgresLook",
+    executors: Sequence[ExecutorRecord],
+    due: Mapping[str, int],
+    configured: Collection[str],
+) -> Check:
     """Who is there; what is due counts here if `edgeoutbox run` would carry it out."""
     if executors:
         return Check("executors", ok=True, detail=", ".join(f"{each.owner} ({each.version})" for each in executors))
@@ -137,7 +162,7 @@ def _executors(executors: Sequence[ExecutorRecord], due: Mapping[str, int], conf
     if waiting:
         waits = f"none is running, and what is due waits ({waiting})"
         return Check("executors", ok=False, detail=f"{waits}: start edgeoutbox run")
-    return Check("executors", ok=True, detail=f"none is running{'' if due else '; nothing waits'}")
+    return Check("executors", ok=True, detail=f"none is running{'' if due else f'; {_nothing_due(_later(look))}'}")
 
 
 def _unserved(
@@ -165,6 +190,17 @@ def _unserved(
 
 def _due(look: "Look | PostgresLook", condition: str = "1 = 1") -> dict[str, int]:
     return {str(kind): int(count) for kind, count in look.rows(_DUE.format(condition=condition))}
+
+
+def _later(look: "Look | PostgresLook") -> str:
+    """How many are unfinished beside what is due, and when the first of them will be due; empty without any."""
+    [(count, first)] = look.rows(_LATER)
+    at = datetime.fromtimestamp(first / 1000).astimezone().isoformat(" ", "seconds") if first is not None else None
+    return f"{count} unfinished{f', the next at {at}' if at else ''}" if count else ""
+
+
+def _nothing_due(later: str) -> str:
+    return f"nothing is due; {later}" if later else "nothing waits"
 
 
 def _weather(look: "Look | PostgresLook") -> dict[str, str]:

@@ -12,7 +12,7 @@ from edgeoutbox.executor import Executor
 from edgeoutbox.outbox import Outbox
 from edgeoutbox.sidecar.configuration import Configuration
 from edgeoutbox.sidecar.database import driver_of, is_file, shown
-from edgeoutbox.sidecar.health import what_remains
+from edgeoutbox.sidecar.health import way_on, what_remains
 from edgeoutbox.storage.sqlite.drivers import ApswDriver, StdlibDriver
 
 log = logging.getLogger("edgeoutbox.run")
@@ -36,6 +36,9 @@ async def serve(
             executor = Executor(outbox, concurrency=configuration.concurrency, grace=configuration.grace)
             for line in introduction(configuration, adapters):
                 log.info(line)
+            for kind, policy in (await outbox.kinds()).items():
+                if kind in adapters and (by := policy.paused_by) is not None:
+                    log.warning("paused: %s by %s; %s", kind, by, way_on(kind, by))
             await stopping.run(executor.run(until_idle=until_idle))
     ended = executor.metrics.total("action.ended")
     if until_idle and not stopping.signals:
@@ -46,7 +49,7 @@ async def serve(
 
 
 def introduction(configuration: Configuration, adapters: Mapping[str, Adapter[Any]]) -> Iterable[str]:
-    """What runs here, one line each: database, driver, kinds, and where each kind delivers to; no secret."""
+    """What runs here, one line each: database, driver, kinds, and where each kind goes; no secret."""
     driver = driver_of(configuration.database)
     yield f"database: {shown(configuration.database)}"
     if is_file(configuration.database):
@@ -55,7 +58,7 @@ def introduction(configuration: Configuration, adapters: Mapping[str, Adapter[An
     yield f"driver: {driver}"
     yield f"kinds: {', '.join(f'{name} ({adapter.kind.delivery})' for name, adapter in adapters.items())}"
     for name, adapter in adapters.items():
-        yield f"relay: {name} -> {adapter.destination()}"
+        yield f"destination: {name} -> {adapter.destination()}"
 
 
 class _Stopping:

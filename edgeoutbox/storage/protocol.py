@@ -185,13 +185,18 @@ class ExecutorRecord:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """Everything that decides what an action waits for; parts of it may have been read a moment apart."""
+    """Everything that decides what an action waits for; parts of it may have been read a moment apart.
+
+    `executors` are those that are there. `owner_seen_at` is when the executor that holds the lease was last seen,
+    `None` when nobody holds it or the holder never said that it is there. `lane_head` is what holds the lane back.
+    """
 
     now: int
     action: Action
-    lane_head: Action | None
     policy: KindPolicy | None
     executors: Sequence[ExecutorRecord]
+    owner_seen_at: int | None
+    lane_head: "Situation | None"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -68,6 +69,14 @@ async def test_a_stage_in_which_the_executor_dies_at_once(tmp_path: Path, monkey
     assert "unknown key unknown" in stage.log.read_text(encoding="utf-8")
 
 
+def test_demo_has_a_place_of_its_own(terminal: Terminal) -> None:
+    """Its help offers no configuration and no database: it would use neither."""
+    text = terminal.run("demo", "--help")
+    assert "--config" not in text
+    assert "--database" not in text
+    assert "--database" in terminal.run("list", "--help")
+
+
 @pytest.mark.skipif(not Path("/proc/self/cwd").exists(), reason="looks for processes by their folder")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize(("options", "working_says"), [((), "sends them"), (("--slack",), "posts them")])
@@ -109,6 +118,8 @@ def test_demo(terminal: Terminal) -> None:
     terminal.environment["TMPDIR"] = str(terminal.folder)
     ended = terminal.process("demo", "--json")
     assert ended.returncode == 0, ended.stderr
+    assert re.search(r"killed: the relay had 1\d\d messages, \d+ had ended in the database", ended.stderr)
+    assert "goes on; what the killed one held waits for its leases to end, 3 s" in ended.stderr
     found = json.loads(ended.stdout)
     assert list(found) == [
         *("actions", "delivered", "uncertain", "uncertain_arrived"),

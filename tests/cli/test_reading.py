@@ -1,4 +1,8 @@
 import json
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
@@ -60,7 +64,7 @@ def test_show(filled: Terminal) -> None:
     assert (shown["state"], shown["stop_reason"], shown["idempotency_key"]) == ("DONE", "CONFIRMED", "one")
     [attempt] = shown["attempts"]
     assert (attempt["result"], attempt["recorded"], attempt["epoch"]) == ("Done", True, 1)
-    assert shown["why"] == "Action 1 (email) ended DONE: CONFIRMED."
+    assert shown["why"] == "Action 1 (email) ended DONE: CONFIRMED; the provider confirmed it."
     assert "payload" not in shown
     text = filled.run("show", "one")
     assert "CONFIRMED" in text
@@ -81,6 +85,57 @@ def test_why(filled: Terminal) -> None:
     assert filled.json("why", "three")["why"] == "Action 3 (email) waits for somebody to admit or refuse it."
 
 
+@pytest.fixture
+def in_new_york(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A reader whose zone is not UTC."""
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.skipif(not hasattr(time, "tzset"), reason="needs a zone of this process's own")
+@pytest.mark.usefixtures("in_new_york")
+def test_times_are_the_readers(ready: Terminal) -> None:
+    """The sentence has the local time of the table beside it; for programs it is in UTC."""
+    ready.run("run", "--until-idle")
+    ready.run("enqueue", "email", "k", message(), "--due", "2999-07-01T12:00:00+00:00")
+    text = ready.run("show", "k")
+    assert "due_at           2999-07-01 08:00:00" in text
+    assert "is due at 2999-07-01 08:00:00;" in text
+    assert "is due at 2999-07-01 08:00:00;" in ready.run("why", "k")
+    for command in ("show", "why"):
+        assert "is due at 2999-07-01 12:00:00+00:00;" in ready.json(command, "k")["why"]
+
+
+def attempted(ready: Terminal, *statements: str) -> None:
+    """What another program's attempts made of an action."""
+    with closing(sqlite3.connect(ready.folder / "edgeoutbox.db", isolation_level=None)) as database:
+        for statement in statements:
+            database.execute(statement)
+
+
+def test_an_attempt_that_does_not_count(ready: Terminal) -> None:
+    """A claim that was given back is shown as not counted, beside one that counts."""
+    ready.run("enqueue", "email", "k", message())
+    claim = (
+        "UPDATE agent_action SET state = 'EXECUTING', epoch = epoch + 1, attempt = attempt + 1, lease_owner = 'x', "
+        "lease_expires_at = 9e12"
+    )
+    give_back = (
+        "UPDATE agent_action SET state = 'ADMITTED', attempt = attempt - {}, lease_owner = NULL, "
+        "lease_expires_at = NULL"
+    )
+    settle = "UPDATE agent_action_attempt SET settled_at = 1, result = '{}', recorded = 1 WHERE epoch = {}"
+    attempted(ready, claim, give_back.format(1), settle.format("Shutdown", 1))
+    assert "Shutdown (not counted)" in ready.run("show", "k")
+    attempted(ready, claim, give_back.format(0), settle.format("Retry", 2), claim)
+    lines = ready.run("show", "k").splitlines()
+    results = [line for line in lines if "Shutdown" in line or "Retry" in line]
+    assert ["(not counted)" in line for line in results] == [True, False]
+
+
 def test_lane(filled: Terminal) -> None:
     """`lane` lists what is open, in its order."""
     assert [action["idempotency_key"] for action in filled.json("lane", "mail:7")] == ["one", "two"]
@@ -92,7 +147,22 @@ def test_backlog(filled: Terminal) -> None:
     found = {kind["kind"]: kind for kind in filled.json("backlog")}
     assert (found["email"]["admitted"], found["email"]["proposed"], found["fax"]["admitted"]) == (2, 1, 1)
     assert found["fax"]["served"] is False
-    assert "fax" in filled.run("backlog")
+    header, email, fax = filled.run("backlog").splitlines()
+    assert header.split() == ["kind", "served", "proposed", "admitted", "oldest", "due"]
+    assert (email.split()[:4], fax.split()[:3]) == (["email", "no", "1", "2"], ["fax", "no", "1"])
+
+
+def test_backlog_on_a_narrow_terminal(ready: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Why a kind starts nothing stands in a line under its counts, whole."""
+    ready.run("run", "--until-idle")
+    ready.run("enqueue", "email", "k", message())
+    by = "somebody who has a long name and writes the reason behind it"
+    ready.run("pause", "email", "--by", by)
+    assert ready.run("backlog").splitlines()[1].endswith(f"  paused by {by}")
+    monkeypatch.setattr("edgeoutbox.cli.output._WIDE", 80)
+    _, counts, why = ready.run("backlog").splitlines()
+    assert counts.split()[:3] == ["email", "no", "1"]
+    assert why == f"   paused by {by}"
 
 
 @pytest.mark.parametrize("command", ["show", "why", "refuse", "withdraw", "forget"])
@@ -174,6 +244,30 @@ def test_a_narrow_terminal(ready: Terminal, monkeypatch: pytest.MonkeyPatch) -> 
     assert max(map(len, out.splitlines())) <= 80
     for part in ("order:", "4242424242:", "receipt:", "customer-", "name:", "first", "account:", "hundred-"):
         assert part in out
+
+
+def test_reasons_on_a_narrow_terminal(ready: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long reason stands in a line under its row, so that keys stay whole; that of what is DONE is not repeated."""
+    ready.run("enqueue", "email", "order:13:receipt", message(), "--lane", "order:13")
+    ready.run("run", "--until-idle")
+    ready.run("enqueue", "email", "order:14:receipt", message(), "--lane", "order:14")
+    attempted(
+        ready,
+        "UPDATE agent_action SET state = 'EXECUTING', epoch = 1, attempt = 1, lease_owner = 'x', lease_expires_at = 2 "
+        "WHERE state = 'ADMITTED'",
+        "UPDATE agent_action SET write_started_at = 1 WHERE state = 'EXECUTING'",
+    )
+    ready.run("withdraw", "order:14:receipt", "--lost")
+    header, uncertain, done = ready.run("list").splitlines()
+    assert "reason" in header
+    assert "UNCERTAIN  LEASE_LOST_AFTER_WRITE" in uncertain
+    assert "CONFIRMED" not in done
+    monkeypatch.setattr("edgeoutbox.cli.output._WIDE", 80)
+    header, uncertain, reason, done = ready.run("list").splitlines()
+    assert "reason" not in header
+    assert uncertain.endswith("  order:14:receipt")
+    assert reason == "   LEASE_LOST_AFTER_WRITE"
+    assert done.endswith("  order:13:receipt")
 
 
 def test_help_of_flags_and_states(terminal: Terminal) -> None:

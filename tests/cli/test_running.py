@@ -53,7 +53,7 @@ async def test_introduces_itself_and_stops(ready: Terminal) -> None:
     ready.environment["PW"] = "hunter2"
     ready.configure_relay(2525, 'username = "mailer"\npassword = { env = "PW" }\n')
     async with running(ready) as process:
-        lines = await lines_until(process, "relay: ")
+        lines = await lines_until(process, "destination: ")
         process.send_signal(signal.SIGTERM)
         lines += await lines_until(process, "stopped")
         assert await process.wait() == 0
@@ -61,7 +61,7 @@ async def test_introduces_itself_and_stops(ready: Terminal) -> None:
     assert said[0] == f"database: {ready.folder}/edgeoutbox.db"
     assert said[1].startswith("driver: apsw (SQLite 3.")
     assert said[2] == "kinds: email (at_most_once)"
-    assert said[3] == "relay: email -> 127.0.0.1:2525 (plaintext)"
+    assert said[3] == "destination: email -> relay 127.0.0.1:2525 (plaintext)"
     assert "hunter2" not in "".join(lines)
     assert "mailer" not in "".join(lines)
 
@@ -71,7 +71,7 @@ async def test_sends_what_another_process_enqueues(ready: Terminal) -> None:
     async with ScriptedRelay() as relay:
         ready.configure_relay(relay.port)
         async with running(ready, "--log-json") as process:
-            await lines_until(process, "relay: ")
+            await lines_until(process, "destination: ")
             await in_thread(ready, "enqueue", "email", "k", message())
             await relay.reached(Point.DOT)
             process.send_signal(signal.SIGINT)
@@ -118,16 +118,21 @@ def test_until_idle(ready: Terminal) -> None:
     ready.run("enqueue", "fax", "nobody", "{}")
     ended = ready.process("run", "--until-idle")
     assert ended.returncode == 0
-    assert "stopped: 1 ended; 1 due remains: fax is not configured here" in ended.stderr
+    assert "stopped: 1 ended; 1 due remains: fax is not configured here; 1 unfinished, the next at " in ended.stderr
     assert [ready.json("show", key)["state"] for key in ("now", "later")] == ["DONE", "ADMITTED"]
+    ready.run("withdraw", "nobody")
+    assert "stopped: 0 ended; nothing is due; 1 unfinished, the next at " in ready.process("run", "--until-idle").stderr
+    ready.run("withdraw", "later")
+    assert "stopped: 0 ended; nothing waits" in ready.process("run", "--until-idle").stderr
 
 
 def test_until_idle_names_a_pause(ready: Terminal) -> None:
-    """What is due and paused stays, and the last line says who paused it."""
+    """What is due and paused stays; `run` says at its start and at its end who paused it."""
     ready.run("enqueue", "email", "one", message())
     ready.run("enqueue", "email", "two", message())
     ready.run("pause", "email", "--by", "anna")
     ended = ready.process("run", "--until-idle")
+    assert " warning paused: email by anna; go on with: edgeoutbox resume email\n" in ended.stderr
     assert "stopped: 0 ended; 2 due remain: email paused by anna" in ended.stderr
 
 

@@ -72,6 +72,15 @@ def test_doctor(ready: Terminal) -> None:
     }
 
 
+def test_doctor_beside_an_application(terminal: Terminal) -> None:
+    """Without a configuration file the providers are the application's: nothing is wrong; an empty file still is."""
+    terminal.run("migrate", "--database", "app.db")
+    out = terminal.run("doctor", "--database", "app.db")
+    assert "there is no edgeoutbox.toml here and none was named, so no provider is looked at" in out
+    (terminal.folder / "edgeoutbox.toml").touch()
+    assert "edgeoutbox.toml: none is configured" in terminal.run("doctor", "--database", "app.db", exit_code=1)
+
+
 def test_doctor_says_what_is_wrong(terminal: Terminal) -> None:
     """Nothing to work with: exit code 1, and each check says how to mend it."""
     assert "not ok" in terminal.run("doctor", exit_code=1)

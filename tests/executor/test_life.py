@@ -16,6 +16,7 @@ from edgeoutbox import (
     EndedAction,
     Executor,
     ForbiddenByGuard,
+    NoSchema,
     NotClaimable,
     Outbox,
     Result,
@@ -189,6 +190,27 @@ async def test_p10_a_refused_settlement_is_let_go_also_when_the_database_is_lock
     await world.passes(121.0)
     assert outcome(await ended(outbox, first.id)) == ("UNCERTAIN", "LEASE_LOST_AFTER_WRITE")
     assert outcome(await ended(outbox, second.id)) == ("DONE", "CONFIRMED")
+
+
+async def test_p9_a_result_is_given_up_only_for_what_the_database_says_of_the_row(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever else is amiss, such as a right that is missing, is said once, and the result recorded when it is not."""
+    adapter = ScriptedAdapter()
+    outbox, _ = await world.running(adapter)
+    settle = outbox.storage.settle
+    answers: list[Exception] = [StorageError("no right"), StorageError("no right"), NoSchema("no tables")]
+
+    async def refused(*given: Any) -> bool:
+        if answers:
+            raise answers.pop()
+        return await settle(*given)
+
+    monkeypatch.setattr(outbox.storage, "settle", refused)
+    asked = await outbox.enqueue(request("a"))
+    assert outcome(await ended(outbox, asked.id)) == ("DONE", "CONFIRMED")
+    said = [record.__dict__.get("event") for record in caplog.records]
+    assert (said.count("action.settle.waits"), "action.settle.refused" in said) == (1, False)
 
 
 async def test_the_writer_survives_what_its_upkeep_raises(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

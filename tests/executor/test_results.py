@@ -26,6 +26,7 @@ from edgeoutbox import (
     WriteWindow,
     one,
 )
+from edgeoutbox.states import MEANINGS
 from edgeoutbox.testing import ScriptedAdapter, Step, drain, until
 from tests.executor.world import DATABASE_ERRORS, World, ended, last_attempt, outcome, request, the
 
@@ -210,6 +211,27 @@ async def test_reread_at_the_last_attempt_is_uncertain(world: World) -> None:
     assert outcome(await the(outbox, asked.id)) == ("UNCERTAIN", "READBACK_EXHAUSTED")
 
 
+class Misspelled(ScriptedAdapter):
+    """An adapter with a mistake in it."""
+
+    async def execute(self, attempt: Attempt[Any]) -> Result:
+        """Ask the payload for what it does not have, with the payload in the message."""
+        raise AttributeError(str(attempt.payload))
+
+
+async def test_what_an_adapter_raises_is_logged_with_its_place(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    """The type of the exception and the line that raised it, innermost first, and not its message."""
+    outbox, _ = await world.running(Misspelled(max_attempts=1))
+    asked = await outbox.enqueue(request(payload={"text": "a secret"}))
+    assert outcome(await ended(outbox, asked.id)) == ("FAILED", "ATTEMPTS_EXHAUSTED")
+    [line] = [record for record in caplog.records if record.__dict__.get("event") == "adapter.raised"]
+    assert (line.__dict__["event_action_id"], line.__dict__["event_error"]) == (asked.id, "AttributeError")
+    innermost, *_ = line.__dict__["event_where"].split(" < ")
+    raised_at = Misspelled.execute.__code__.co_firstlineno + 2
+    assert innermost == f"{__file__}:{raised_at}"
+    assert "a secret" not in caplog.text
+
+
 async def test_reread_by_an_at_most_once_kind_is_an_error(world: World, caplog: pytest.LogCaptureFixture) -> None:
     """An at-most-once kind cannot reread: UNCERTAIN, and an error line that names the action."""
     adapter = ScriptedAdapter()
@@ -255,6 +277,23 @@ async def test_one_warning_line_per_uncertain_end(world: World, caplog: pytest.L
     [line] = [record for record in caplog.records if record.__dict__.get("event") == "action.ended.uncertain"]
     assert (line.levelno, line.__dict__["event_action_id"]) == (logging.WARNING, asked.id)
     assert line.__dict__["event_action_kind"] == "scripted"
+    assert line.__dict__["event_reason"] == "no answer"
+
+
+async def test_the_warning_of_a_lost_executor_says_what_it_means(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody gave a reason for this end, so its warning says what its stop reason means."""
+    outbox = await world.outbox(ScriptedAdapter())
+    asked = await outbox.enqueue(request())
+    world.taken("dead", 1000)
+    world.sql("UPDATE agent_action SET write_started_at = ?", world.clock.milliseconds)
+    await world.passes(1.1)
+    await world.executor(outbox)
+    await ended(outbox, asked.id)
+    await until(lambda: any(r.__dict__.get("event") == "action.ended.uncertain" for r in caplog.records))
+    [line] = [record for record in caplog.records if record.__dict__.get("event") == "action.ended.uncertain"]
+    assert line.__dict__["event_reason"] == MEANINGS[StopReason.LEASE_LOST_AFTER_WRITE]
 
 
 @pytest.mark.parametrize(("delivery", "end"), [("at_most_once", "refused"), ("reads_back", "given")])

@@ -5,8 +5,16 @@ import asyncio
 import pytest
 
 from edgeoutbox import ActionRequest, Defer, NoSuchAction, Reread, Retry, Uncertain, key_suffix
+from edgeoutbox.states import MEANINGS, StopReason
 from edgeoutbox.testing import ScriptedAdapter, Step, until
+from edgeoutbox.waiting import in_utc
 from tests.executor.world import World, ended, request
+
+THERE = """
+INSERT INTO agent_action_executor (owner, version, kinds, started_at, seen_at)
+VALUES (?, '1', '{"scripted": {"parts": []}}', 0, ?)
+"""
+"""An executor that was seen at a time."""
 
 
 async def test_nobody_serves_the_kind(world: World) -> None:
@@ -36,12 +44,7 @@ async def test_an_executor_that_left_or_fell_silent_serves_nobody(world: World) 
     assert "no running executor" not in await outbox.why(asked.id)
     await executor.stop()
     assert "no running executor serves its kind" in await outbox.why(asked.id)
-    world.sql(
-        "INSERT INTO agent_action_executor (owner, version, kinds, started_at, seen_at) "
-        "VALUES ('killed', '1', ?, 0, ?)",
-        '{"scripted": {"parts": []}}',
-        world.clock.milliseconds,
-    )
+    world.sql(THERE, "killed", world.clock.milliseconds)
     assert "no running executor" not in await outbox.why(asked.id)
     await world.passes(61.0)
     assert "no running executor serves its kind" in await outbox.why(asked.id)
@@ -64,13 +67,37 @@ async def test_waiting_for_its_turn_its_approval_its_time(world: World) -> None:
     later = await outbox.enqueue(request("later", due_at=world.clock.milliseconds + 60_000))
     assert await outbox.why(head.id) == f"Action {head.id} (scripted) waits for somebody to admit or refuse it."
     assert await outbox.why(behind.id) == (
-        f"Action {behind.id} (scripted) waits in its lane behind action {head.id} (scripted), which is PROPOSED."
+        f"Action {behind.id} (scripted) waits in its lane behind action {head.id} (scripted), "
+        "which waits for somebody to admit or refuse it."
     )
     assert f"Action {later.id} (scripted) is due at " in await outbox.why(later.id)
 
 
+async def test_the_lane_is_followed_to_the_cause(world: World) -> None:
+    """What waits behind another action says what holds that one back: its kind's pause or rest, its lost executor."""
+    adapter = ScriptedAdapter()
+    adapter.on("head", Step(Defer("no STARTTLS", scope="kind"), fence=False))
+    outbox, executor = await world.running(adapter)
+    head = await outbox.enqueue(request("head", lane_key="lane"))
+    behind = await outbox.enqueue(request("behind", lane_key="lane"))
+    start = f"Action {behind.id} (scripted) waits in its lane behind action {head.id} (scripted), which "
+    await until(lambda: executor.metrics.total("action.attempts") == 1)
+    why = await outbox.why(behind.id)
+    assert why.startswith(f"{start}waits because its kind cools down until ")
+    assert why.endswith(": no STARTTLS.")
+    await outbox.pause("scripted", by="anna")
+    with pytest.raises(TimeoutError, match=r"which waits because its kind was paused by anna\."):
+        await outbox.wait(behind.id, timeout=0.01)
+    await executor.stop()
+    held = await outbox.enqueue(request("held", lane_key="other"))
+    behind = await outbox.enqueue(request("behind it", lane_key="other"))
+    world.taken("dead", 1000, "idempotency_key = 'held'")
+    await world.passes(1.1)
+    assert f"behind action {held.id} (scripted), which lost its executor at " in await outbox.why(behind.id)
+
+
 async def test_waiting_to_be_tried_again(world: World) -> None:
-    """After a retry it names the attempt; after a deferral, which counted as none, it names no attempt."""
+    """After a retry it names the attempt; after a deferral, which counted as none, it names none; both say why."""
     adapter = ScriptedAdapter()
     adapter.on("retried", Retry("421", wait=60.0))
     adapter.on("deferred", Step(Defer("429", wait=60.0), fence=False))
@@ -78,10 +105,8 @@ async def test_waiting_to_be_tried_again(world: World) -> None:
     retried = await outbox.enqueue(request("retried"))
     deferred = await outbox.enqueue(request("deferred"))
     await until(lambda: executor.metrics.total("action.attempts") == 2)
-    assert "to be tried again after attempt 1" in await outbox.why(retried.id)
-    why = await outbox.why(deferred.id)
-    assert "attempt" not in why
-    assert "until" in why
+    assert (await outbox.why(retried.id)).endswith(" to be tried again after attempt 1: 421.")
+    assert (await outbox.why(deferred.id)).endswith(" to be tried again: 429.")
 
 
 async def test_executing_and_reading_back(world: World) -> None:
@@ -96,9 +121,45 @@ async def test_executing_and_reading_back(world: World) -> None:
     await adapter.wait_for_writes("runs")
     await until(lambda: executor.metrics.total("action.attempts") == 1)
     assert "is executing: attempt 1, whose lease ends at " in await outbox.why(runs.id)
-    assert "may exist at the provider and waits until " in await outbox.why(reads.id)
+    why = await outbox.why(reads.id)
+    assert "may exist at the provider and waits until " in why
+    assert why.endswith(" to be read back: no answer.")
     gate.set()
     await ended(outbox, runs.id)
+
+
+async def test_given_up_to_be_read_back(world: World) -> None:
+    """After an orderly stop nobody was lost: it waits to be read back, by an executor that is there or not."""
+    adapter = ScriptedAdapter(delivery="reads_back")
+    adapter.on("a", Reread("no answer", wait=60.0))
+    outbox, executor = await world.running(adapter)
+    asked = await outbox.enqueue(request())
+    await until(lambda: executor.metrics.total("action.attempts") == 1)
+    await executor.stop()
+    nobody = "no running executor serves its kind"
+    assert (await outbox.why(asked.id)).endswith(f" to be read back: no answer; and {nobody}.")
+    await world.passes(61.0)
+    what = f"Action {asked.id} (scripted) may exist at the provider and waits to be read back, and "
+    assert await outbox.why(asked.id) == f"{what}{nobody}; start one that does."
+    world.sql(THERE, "there", world.clock.milliseconds)
+    assert await outbox.why(asked.id) == f"{what}the next free executor of its kind takes it up."
+    await outbox.pause("scripted", by="anna")
+    assert await outbox.why(asked.id) == f"{what}waits because its kind was paused by anna."
+
+
+async def test_executing_by_an_executor_that_fell_silent(world: World) -> None:
+    """While its lease lasts, a killed executor still holds the action, and the sentence says when it was seen."""
+    outbox = await world.outbox(ScriptedAdapter())
+    asked = await outbox.enqueue(request())
+    world.taken("killed", 120_000)
+    said = await outbox.why(asked.id)
+    assert "whose lease ends at " in said
+    assert "seen" not in said
+    world.sql(THERE, "killed", world.clock.milliseconds)
+    seen = in_utc(world.clock.milliseconds)
+    assert await outbox.why(asked.id) == said
+    await world.passes(61.0)
+    assert await outbox.why(asked.id) == f"{said[:-1]}; its executor was last seen at {seen}."
 
 
 async def lose(world: World, *, fenced: bool) -> int:
@@ -134,18 +195,14 @@ async def test_lost_and_served(world: World, fenced: bool, weather: str, monkeyp
         await outbox.pause("scripted", by="ops")
     elif weather == "cooling":
         await outbox.storage.cool_down("scripted", "429", 60_000)
-    world.sql(
-        "INSERT INTO agent_action_executor (owner, version, kinds, started_at, seen_at) VALUES ('there', '1', ?, 0, ?)",
-        '{"scripted": {"parts": []}}',
-        world.clock.milliseconds,
-    )
+    world.sql(THERE, "there", world.clock.milliseconds)
     why = await outbox.why(action_id)
     if fenced:
         assert "UNCERTAIN" in why
         assert "paused" not in why
         assert "cools" not in why
     else:
-        assert {"paused": "paused by ops", "cooling": "cools down", "fine": "next executor"}[weather] in why
+        assert {"paused": "paused by ops", "cooling": "cools down", "fine": "next free executor"}[weather] in why
 
 
 async def test_ended_and_expired(world: World) -> None:
@@ -155,11 +212,15 @@ async def test_ended_and_expired(world: World) -> None:
     outbox, executor = await world.running(adapter)
     asked = await outbox.enqueue(request())
     await ended(outbox, asked.id)
-    assert await outbox.why(asked.id) == f"Action {asked.id} (scripted) ended UNCERTAIN: NO_CONFIRMATION (no answer)."
+    meaning = MEANINGS[StopReason.NO_CONFIRMATION]
+    why = await outbox.why(asked.id)
+    assert why == f"Action {asked.id} (scripted) ended UNCERTAIN: NO_CONFIRMATION (no answer); {meaning}."
     await executor.stop()
     soon = await outbox.enqueue(request("b", expires_at=world.clock.milliseconds + 1000))
     await world.passes(1.1)
-    assert "expired at" in await outbox.why(soon.id)
+    why = await outbox.why(soon.id)
+    assert "expired at" in why
+    assert why.endswith("by an executor of its kind; but no running executor serves its kind.")
 
 
 async def test_no_such_action(world: World) -> None:

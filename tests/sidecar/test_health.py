@@ -1,5 +1,6 @@
 import sqlite3
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 
 import apsw
@@ -58,6 +59,29 @@ async def test_what_waits_for_nobody(tmp_path: Path) -> None:
     assert "edgeoutbox run" in found["executors"].detail
     assert found["executors"].detail == "none is running, and what is due waits (1): start edgeoutbox run"
     assert found["kind email"].detail == "paused by anna; go on with: edgeoutbox resume email"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ([], "none is running; nothing waits"),
+        (["later"], "none is running; nothing is due; 1 unfinished, the next at "),
+        (["later", "behind"], "none is running; nothing is due; 2 unfinished, the next at "),
+        (["proposed"], "none is running; nothing is due; 1 unfinished"),
+    ],
+)
+async def test_nothing_is_due(tmp_path: Path, given: list[str], said: str) -> None:
+    """What is unfinished is counted though nothing is due, with the time of the first; a proposal has none."""
+    url = f"sqlite+apsw:///{tmp_path}/app.db"
+    due = datetime(2999, 7, 1, 12, tzinfo=UTC)
+    async with Outbox(url) as outbox:
+        for key in given:
+            request = ActionRequest(kind="email", idempotency_key=key, payload={}, lane_key="lane", due_at=due)
+            await (outbox.propose if key == "proposed" else outbox.enqueue)(request)
+    when = f"{due.astimezone():%Y-%m-%d %H:%M:%S}" if said.endswith("at ") else ""
+    detail = checks_of(url)["executors"].detail
+    assert detail.startswith(said + when)
+    assert when or detail == said
 
 
 async def test_a_damaged_database(tmp_path: Path) -> None:

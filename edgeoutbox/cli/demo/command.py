@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from edgeoutbox.cli.commands import JsonOption, Place, command
+from edgeoutbox.cli.commands import JsonOption, command
 from edgeoutbox.cli.demo.performance import Found, Performance
 from edgeoutbox.cli.demo.slack import SlackStage
 from edgeoutbox.cli.exits import Exit
@@ -24,7 +24,6 @@ from edgeoutbox.cli.output import console, say, write_json, write_table
 
 @command("demo", panel="Start", example="edgeoutbox demo --slack")
 async def demo(
-    place: Place,  # noqa: ARG001 - it has a place of its own
     slack: Annotated[
         bool, typer.Option("--slack", help="Post to a Slack on this machine that loses answers, and read them back")
     ] = False,

@@ -15,6 +15,8 @@ from edgeoutbox.testing.relay import Drip, On, Point, Raw, ScriptedRelay, Steps,
 
 EMAILS = 200
 LANES = 20
+LEASE = 3
+"""Seconds."""
 
 _CONFIGURATION = """\
 database = "sqlite+apsw:///demo.db"
@@ -25,7 +27,7 @@ relay = "smtp://127.0.0.1:{port}"
 security = "plaintext"
 concurrency = {lanes}
 # A killed executor's actions are free again when its lease ends: short here, so that the demo need not wait.
-lease = 3
+lease = {lease}
 write_window = 2
 """
 
@@ -61,7 +63,7 @@ class Stage(Performance):
         async with Outbox(self.url):
             pass  # makes the tables
         async with ScriptedRelay(*_SLOW, record=self.record) as relay:
-            self.configure(_CONFIGURATION.format(port=relay.port, lanes=self.lanes))
+            self.configure(_CONFIGURATION.format(port=relay.port, lanes=self.lanes, lease=LEASE))
             with suppress(TimeoutError):
                 async with asyncio.timeout(LONGEST):
                     await self._send(relay)
@@ -84,9 +86,13 @@ class Stage(Performance):
             self.tell(f"process {executor.pid} sends them to a relay on port {relay.port}")
             await self.until(executor, lambda: len(relay.messages) >= self.emails // 2)
             await self.kill(executor)
-            self.tell(f"process {executor.pid} killed when the relay had {len(relay.messages)} messages")
+            had, ended = len(relay.messages), self.ended()
+            self.progress(ended)
+            self.tell(f"process {executor.pid} killed: the relay had {had} messages, {ended} had ended in the database")
             executor = await self.executor()
-            self.tell(f"process {executor.pid} goes on")
+            self.tell(
+                f"process {executor.pid} goes on; what the killed one held waits for its leases to end, {LEASE} s"
+            )
             await producer.wait()
             await self.until(executor, lambda: self.ended() >= self.emails)
         finally:

@@ -30,6 +30,8 @@ WHERE seen_at >= edgeoutbox_now() - {SEEN_WITHIN}
 ORDER BY owner
 """
 
+SEEN = "SELECT seen_at FROM agent_action_executor WHERE owner = ?"
+
 _KINDS: TypeAdapter[dict[str, Condition]] = TypeAdapter(dict[str, Condition])
 
 
@@ -48,6 +50,12 @@ def there() -> Steps[list[ExecutorRecord]]:
     """The executors that were seen within the last minute."""
     rows = yield THERE, ()
     return [ExecutorRecord(row[0], row[1], _KINDS.validate_json(row[2]), row[3], row[4]) for row in rows]
+
+
+def seen(owner: str) -> Steps[int | None]:
+    """When an executor was last seen, however long ago; `None` for one that left or never said that it is there."""
+    rows = yield SEEN, (owner,)
+    return int(rows[0][0]) if rows else None
 
 
 def serving(action: Action) -> Steps[list[ExecutorRecord]]:

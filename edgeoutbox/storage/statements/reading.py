@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 
 from edgeoutbox.model import Action, AttemptRecord, Backlog
 from edgeoutbox.storage.protocol import Query, Situation
-from edgeoutbox.storage.statements.executors import there
+from edgeoutbox.storage.statements.executors import seen, there
 from edgeoutbox.storage.statements.kinds import policies
 from edgeoutbox.storage.statements.rows import COLUMNS, action_of
 from edgeoutbox.storage.statements.steps import Row, Steps
@@ -98,8 +98,12 @@ def situation(action_id: int) -> Steps[Situation | None]:
     kinds = yield from policies()
     executors = yield from there()
     [(now,)] = yield CLOCK, ()
-    head = ahead[0] if ahead and ahead[0].id != action.id else None
-    return Situation(now, action, head, kinds.get(action.kind), executors)
+    behind = bool(ahead) and ahead[0].id != action.id
+    found = None
+    for each in [ahead[0], action] if behind else [action]:
+        owner_seen_at = (yield from seen(each.lease_owner)) if each.lease_owner else None
+        found = Situation(now, each, kinds.get(each.kind), executors, owner_seen_at, lane_head=found)
+    return found
 
 
 def backlog(served: Mapping[str, Condition], sql_of: Callable[[Condition], str]) -> Steps[list[Backlog]]:

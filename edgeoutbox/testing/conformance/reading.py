@@ -179,12 +179,12 @@ class Reading(Topic):
             await read(storage, behind),
             policy,
         )
-        assert situation.lane_head == await read(storage, head)
         [executor] = situation.executors
         assert (executor.owner, executor.version, dict(executor.kinds)) == ("one", "1.0", {"email": KNOWN})
         of_head = await storage.situation(head)
         assert of_head is not None
         assert of_head.lane_head is None
+        assert situation.lane_head == of_head
         assert await storage.situation(999) is None
 
     async def test_an_executor_is_there_while_it_says_so(self, storage: Storage, clock: MovableClock) -> None:
@@ -206,6 +206,23 @@ class Reading(Topic):
         assert await owners() == ["one", "two"]
         await storage.leave("two")
         assert await owners() == ["one"]
+
+    async def test_who_holds_a_lease_was_last_seen_then(self, storage: Storage, clock: MovableClock) -> None:
+        """However long ago; nothing is said of a holder that left, or when nobody holds it."""
+        held = await started(storage)
+
+        async def seen() -> int | None:
+            situation = await storage.situation(held.id)
+            assert situation is not None
+            return situation.owner_seen_at
+
+        assert await seen() is None
+        await storage.heartbeat(held.owner, "1.0", {})
+        then = clock.milliseconds
+        milliseconds(clock, HOUR)
+        assert await seen() == then
+        await storage.leave(held.owner)
+        assert await seen() is None
 
     @pytest.mark.parametrize(
         "condition",
