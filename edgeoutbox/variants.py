@@ -123,14 +123,36 @@ class Variants(Generic[P]):
             raise InvalidPayload(f"payload: {self._codes(error)}") from None
 
     def _codes(self, error: ValidationError) -> str:
-        """Declared fields and codes of rules; what is logged holds no key of a mapping and no validator's message."""
+        """Declared fields and rules in fixed words; what is logged holds no key of a mapping and no message."""
         declared = _declared(self.adapter)
         found = []
         for item in error.errors(include_url=False, include_input=False, include_context=False):
             steps = [str(step) for step in item["loc"] if isinstance(step, int) or step in declared]
-            found.append(f"{'.'.join(steps) or 'a value'}: {item['type']}")
+            found.append(f"{'.'.join(steps) or 'a value'}: {_WORDS.get(item['type'], item['type'])}")
         return "; ".join(found)
 
+
+_WORDS: Mapping[str, str] = {
+    "missing": "is required",
+    "string_type": "must be a text",
+    "int_type": "must be a whole number",
+    "int_parsing": "must be a whole number",
+    "bool_type": "must be true or false",
+    "list_type": "must be a list",
+    "tuple_type": "must be a list",
+    "dict_type": "must be an object",
+    "model_type": "must be an object",
+    "string_pattern_mismatch": "is not written in the form that this field has",
+    "string_too_short": "is too short",
+    "string_too_long": "is too long",
+    "too_short": "has too few items",
+    "too_long": "has too many items",
+    "literal_error": "is none of the values that this field takes",
+    "enum": "is none of the values that this field takes",
+    "union_tag_not_found": "has no tag that says which variant it is",
+    "value_error": "breaks a rule of this field",
+}
+"""By pydantic's code, what may be logged of a rule that a stored payload broke."""
 
 M = TypeVar("M", bound=BaseModel)
 

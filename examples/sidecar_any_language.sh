@@ -6,8 +6,13 @@ set -eu
 # Once: the configuration, and the tables in the application's database.
 edgeoutbox init --dev --database app.db
 
-# The application: the change and its email commit together.
-sqlite3 app.db <<'SQL'
+# The application: the change and its email commit together. docs/operations.md says what the first five lines are for.
+sqlite3 -bail app.db >/dev/null <<'SQL'
+PRAGMA journal_mode = WAL;
+PRAGMA synchronous = FULL;
+PRAGMA busy_timeout = 5000;
+PRAGMA recursive_triggers = ON;
+PRAGMA wal_autocheckpoint = 0;
 CREATE TABLE orders (id INTEGER PRIMARY KEY, paid INTEGER);
 BEGIN IMMEDIATE;
 INSERT INTO orders (id, paid) VALUES (42, 1);

@@ -213,7 +213,11 @@ async def _run(options: argparse.Namespace, tell: Callable[[str], object]) -> No
 
 def main() -> None:
     """Run until the process is ended."""
-    parser = argparse.ArgumentParser(prog="python -m edgeoutbox_slack.testing", description="A Slack server for tests.")
+    parser = argparse.ArgumentParser(
+        prog="python -m edgeoutbox_slack.testing",
+        description="A Slack on the loopback address, for tests. Once it listens it prints one line of JSON, with "
+        "base_url and token (what an adapter is given) and channels, and runs until it is ended.",
+    )
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--channels", type=int, default=1, help="how many there are: C0000, C0001 ...")
     parser.add_argument("--lost", type=float, default=0.0, help="the share of posts whose answer is lost")

@@ -5,6 +5,7 @@
 
 from edgeoutbox_smtp.adapter import SmtpAdapter
 from edgeoutbox_smtp.capture import CapturedEmail, captured
+from edgeoutbox_smtp.compose import message_id
 from edgeoutbox_smtp.emails import Attachment, Email
 from edgeoutbox_smtp.errors import InvalidEmail
 from edgeoutbox_smtp.notices import EmailNotice, Message, MessageAttachment
@@ -22,4 +23,5 @@ __all__ = [
     "Security",
     "SmtpAdapter",
     "captured",
+    "message_id",
 ]

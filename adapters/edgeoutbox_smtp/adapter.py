@@ -77,6 +77,10 @@ class SmtpAdapter(Adapter[EmailNotice[Any]]):
         kind: str = "email",
         **limits: Unpack[KindLimits],
     ) -> None:
+        if not isinstance(relay, Relay | None):
+            raise ConfigurationError(
+                f'relay: is a {type(relay).__name__}; give a Relay, such as Relay.parse("smtp://host:587"), or None'
+            )
         try:
             Address.parse(sender)
         except ValueError as error:
@@ -187,8 +191,9 @@ class SmtpAdapter(Adapter[EmailNotice[Any]]):
     def destination(self) -> str:
         """The relay, or where messages are captured."""
         if self._capture_dir is not None:
-            return f"captured in {self._capture_dir}"
-        return "no relay" if self._relay is None else f"{self._relay.host}:{self._relay.port} ({self._relay.security})"
+            return f"no relay; captured in {self._capture_dir}"
+        relay = self._relay
+        return "no relay" if relay is None else f"relay {relay.host}:{relay.port} ({relay.security})"
 
     def settings(self) -> str:
         """Every setting of the connection, the password too."""

@@ -35,14 +35,14 @@ def compose(email: Email, *, sender: str, key: str, created_at: int) -> Composed
     """
     author = Address.parse(email.sender or sender)
     to, cc, reply_to = ([Address.parse(text) for text in texts] for texts in (email.to, email.cc, email.reply_to))
-    message_id = f"<{_digest('message-id', key)[:40]}@{author.domain.lower()}>"
+    id_of_message = message_id(key, author.spec)
     lines = [address_header("From", [author])]
     lines.append(address_header("To", to) if to else "To: undisclosed-recipients:;")
     lines += [address_header(name, items) for name, items in (("Cc", cc), ("Reply-To", reply_to)) if items]
     lines += [text_header("Subject", email.subject)] if email.subject.strip() else []
     lines += [
         f"Date: {format_datetime(datetime.fromtimestamp(created_at // 1000, UTC))}",
-        f"Message-ID: {message_id}",
+        f"Message-ID: {id_of_message}",
         "Auto-Submitted: auto-generated",  # RFC 3834: so that no machine answers a machine
     ]
     lines += [text_header(name, value) for name, value in _all_headers(email).items()]
@@ -55,9 +55,18 @@ def compose(email: Email, *, sender: str, key: str, created_at: int) -> Composed
         mail_from=author.spec,
         recipients=tuple(address.spec for address in email.recipients),
         content=content,
-        message_id=message_id,
+        message_id=id_of_message,
         smtputf8=any(address.needs_smtputf8 for address in everyone),
     )
+
+
+def message_id(idempotency_key: str, sender: str) -> str:
+    """The Message-ID of an action's message, the same on every attempt, by its key and who the message comes from.
+
+    Of the sender, `jane@example.com` or `Jane <jane@example.com>`, only the domain counts. Raises `ValueError` for what
+    is no address.
+    """
+    return f"<{_digest('message-id', idempotency_key)[:40]}@{Address.parse(sender).domain.lower()}>"
 
 
 def _all_headers(email: Email) -> dict[str, str]:

@@ -133,7 +133,10 @@ async def _ehlo(client: aiosmtplib.SMTP, relay: Relay) -> None:  # noqa: ARG001 
 
 async def _starttls(client: aiosmtplib.SMTP, relay: Relay) -> None:
     if not client.supports_extension("starttls"):
-        raise NotOffered("the relay does not offer STARTTLS")
+        raise NotOffered(
+            'the relay does not offer STARTTLS; if it speaks TLS from the first byte, write smtps:// (security "tls"); '
+            'if nothing needs to be encrypted on the way to it, set security = "plaintext"'
+        )
     await client.starttls(server_hostname=relay.host)
 
 

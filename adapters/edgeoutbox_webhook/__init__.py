@@ -6,5 +6,6 @@
 from edgeoutbox_webhook.adapter import WebhookAdapter
 from edgeoutbox_webhook.calls import Webhook
 from edgeoutbox_webhook.endpoints import Endpoint
+from edgeoutbox_webhook.signing import webhook_id
 
-__all__ = ["Endpoint", "Webhook", "WebhookAdapter"]
+__all__ = ["Endpoint", "Webhook", "WebhookAdapter", "webhook_id"]

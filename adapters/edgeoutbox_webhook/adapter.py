@@ -65,9 +65,16 @@ class WebhookAdapter(Adapter[Webhook]):
     ) -> None:
         if delivery not in {Delivery.AT_MOST_ONCE, Delivery.REPEATABLE}:
             raise ConfigurationError("delivery: choose at_most_once or repeatable")
-        for name in endpoints:
+        if not isinstance(endpoints, Mapping):
+            raise ConfigurationError('endpoints: give a mapping, such as {"billing": Endpoint("https://...")}')
+        for name, endpoint in endpoints.items():
             if not re.fullmatch(NAME_PATTERN, name):
                 raise ConfigurationError("endpoints: a name has letters, digits, - and _, at most 64")
+            if not isinstance(endpoint, Endpoint):
+                raise ConfigurationError(
+                    f"endpoints.{name}: is a {type(endpoint).__name__}; "
+                    'give an Endpoint("https://...", secrets=["whsec_..."])'
+                )
         if not endpoints:
             raise ConfigurationError("endpoints: name at least one")
         if timeout <= 0:

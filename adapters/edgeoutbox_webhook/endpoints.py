@@ -36,6 +36,8 @@ class Endpoint:
     def __init__(
         self, url: str, *, secrets: Iterable[str] = (), allow_private: bool = False, allow_http: bool = False
     ) -> None:
+        if isinstance(secrets, str):
+            raise ConfigurationError("secrets: is one text; give a list of them")
         object.__setattr__(self, "url", url)
         object.__setattr__(self, "secrets", tuple(secrets))
         object.__setattr__(self, "allow_private", allow_private)
@@ -79,9 +81,10 @@ class Endpoint:
             raise ConfigurationError("url: holds a user or password; calls are signed instead")
         if target.raw_fragment:
             raise ConfigurationError("url: has a fragment, which is never sent")
-        here = self.allow_private and (self.host.lower() == "localhost" or is_loopback(self.host))
-        if target.scheme == "http" and not self.allow_http and not here:
-            raise ConfigurationError("url: must start with https://; allow_http = true permits http")
+        here = self.host.lower() == "localhost" or is_loopback(self.host)
+        if target.scheme == "http" and not self.allow_http and not (here and self.allow_private):
+            permits = "allow_private = true permits http to this machine" if here else "allow_http = true permits http"
+            raise ConfigurationError(f"url: must start with https://; {permits}")
         if len(self.secrets) > _MOST_SECRETS or len(set(self.secrets)) != len(self.secrets):
             raise ConfigurationError(f"secrets: give at most {_MOST_SECRETS}, each once")
         for secret in self.secrets:

@@ -3,6 +3,7 @@
 A file is looked at through the same copy of SQLite that the outbox will open it with, and never both at once.
 """
 
+import re
 import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from urllib.parse import quote, unquote, urlsplit
 import apsw
 
 from edgeoutbox.errors import ConfigurationError, DatabaseUnavailable, NoSchema
-from edgeoutbox.storage import open_storage
+from edgeoutbox.storage import open_storage, scheme_of
 from edgeoutbox.storage.places import place_of
 from edgeoutbox.storage.sqlite.conditions import sql_of
 from edgeoutbox.storage.sqlite.drivers import DriverConnection, storage_error
@@ -34,11 +35,17 @@ _URLS = (
     "url: write sqlite:///app.db or sqlite+apsw:///app.db, where an absolute path takes a fourth slash, or "
     "postgresql://user@host/name?schema=name"
 )
+_KEYWORDS = re.compile(r"\s*(host|hostaddr|port|dbname|user|password|passfile|service|options|ssl\w*)\s*=")
 _CREATE = "create it with: edgeoutbox init"
 
 
 def absolute_url(given: str, folder: Path) -> str:
-    """A database's URL with its path made absolute. A plain path means `sqlite+apsw:///`."""
+    """A database's URL with its path made absolute. A plain path means `sqlite+apsw:///`.
+
+    Raises `ConfigurationError`.
+    """
+    if _KEYWORDS.match(given):  # it may hold a password: it must not become the name of a file
+        raise ConfigurationError("database: libpq's keywords are not known here; write postgresql://user@host/name")
     if "://" not in given:
         given = f"sqlite+apsw:///{quote(given)}"
     if not is_file(given):
@@ -55,12 +62,21 @@ def absolute_url(given: str, folder: Path) -> str:
 
 def is_file(url: str) -> bool:
     """Whether the URL is of a database in a file; Postgres is reached over a connection."""
-    return urlsplit(url).scheme not in {"postgresql", "postgres"}
+    return scheme_of(url) not in {"postgresql", "postgres"}
 
 
 def shown(url: str) -> str:
     """The database as it may be printed: a file's path, or a URL without its password."""
     return str(path_of(url)) if is_file(url) else open_storage(url).url
+
+
+def holds_password(url: str) -> bool:
+    """Whether the URL has a secret in it."""
+    if is_file(url):
+        return False
+    from edgeoutbox.storage.postgres.address import address_of  # noqa: PLC0415 - its driver is an extra
+
+    return address_of(url).holds_password
 
 
 def path_of(url: str) -> Path:

@@ -13,6 +13,7 @@ from typing import Any, Protocol, cast, runtime_checkable
 
 from edgeoutbox.adapter import Adapter, Check
 from edgeoutbox.errors import ConfigurationError
+from edgeoutbox.kinds import Kind
 from edgeoutbox.sidecar.configuration import Configuration, KindTable, anchored
 from edgeoutbox.sidecar.references import Secrets
 
@@ -117,7 +118,7 @@ def _made(kind: str, table: KindTable, secrets: Secrets, configuration: Configur
             name: anchored(name, secrets.resolve(value, f"kind {kind}: {name}"), configuration.folder)
             for name, value in table.settings.items()
         }
-        adapter = _loaded(entry_point).configure(kind, settings)
+        adapter = _configured(_loaded(entry_point), kind, settings)
     except ConfigurationError as error:
         raise ConfigurationError(f"{configuration.source}: {error}") from None
     if adapter.kind.name != kind:
@@ -127,12 +128,39 @@ def _made(kind: str, table: KindTable, secrets: Secrets, configuration: Configur
     return adapter
 
 
+def _configured(offered: ConfigurableAdapter, kind: str, settings: Mapping[str, object]) -> Adapter[Any]:
+    """What `configure` makes of the settings; an error of any other kind than it may raise is reported as its own."""
+    try:
+        adapter = offered.configure(kind, settings)
+    except ConfigurationError:
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever a third party's code raises; its text may hold a secret
+        raise ConfigurationError(
+            f"kind {kind}: configure raised {type(error).__name__}{_missing(error, settings)}; "
+            "check the settings of the kind, or tell the adapter's author"
+        ) from None
+    if not isinstance(getattr(adapter, "kind", None), Kind):
+        raise ConfigurationError(
+            f"kind {kind}: configure returned no adapter ({type(adapter).__name__}); tell the adapter's author"
+        )
+    return adapter
+
+
+def _missing(error: Exception, settings: Mapping[str, object]) -> str:
+    """The name of a setting that was looked up and is not there; a text that stands in the settings is not shown."""
+    name = error.args[0] if isinstance(error, KeyError) and error.args else None
+    return f" ({name})" if isinstance(name, str) and name.isidentifier() and name not in repr(settings) else ""
+
+
 def _entry_point(kind: str, table: KindTable) -> EntryPoint:
     known = {entry_point.name: entry_point for entry_point in entry_points(group=GROUP)}
     name = adapter_name(kind, table)
     if name not in known:
         near = get_close_matches(name, known, 1)
         hint = f"did you mean {near[0]}?" if near else f"installed are: {', '.join(sorted(known)) or 'none'}"
+        if known and not near and table.adapter is None:
+            example = "email" if "email" in known else min(known)
+            hint += f'; to carry the kind out by one of these, add its name to the table: adapter = "{example}"'
         raise ConfigurationError(f"kind {kind}: no adapter {name} is installed; {hint}")
     return known[name]
 

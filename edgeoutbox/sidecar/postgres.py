@@ -12,6 +12,7 @@ from edgeoutbox.storage.postgres.address import address_of
 from edgeoutbox.storage.postgres.conditions import sql_of
 from edgeoutbox.storage.postgres.errors import storage_error
 from edgeoutbox.storage.postgres.facts import FACTS
+from edgeoutbox.storage.postgres.schema import require_server
 from edgeoutbox.storage.postgres.sessions import CONNECT_WITHIN
 from edgeoutbox.storage.postgres.spelling import spell
 from edgeoutbox.storage.statements.steps import Row, Statement, Steps, take
@@ -35,10 +36,15 @@ class PostgresLook:
             self._raw = psycopg.connect(
                 make_conninfo(self._address.conninfo, connect_timeout=wait), autocommit=True, prepare_threshold=None
             )
-            if self._schema is None:
-                [(self._schema,)] = self.rows("SELECT CAST(current_schema() AS text)")
         except psycopg.Error as error:  # its text may hold the address
             raise storage_error(error) or error from None
+        try:
+            require_server(self._raw.info)
+            if self._schema is None:
+                [(self._schema,)] = self.rows("SELECT CAST(current_schema() AS text)")
+        except BaseException:
+            self._raw.close()
+            raise
         return self
 
     def __exit__(
@@ -80,6 +86,12 @@ class PostgresLook:
         """The server's own."""
         [(version,)] = self.rows("SHOW server_version")
         return str(version)
+
+    @property
+    def standby(self) -> bool:
+        """Whether the server takes no writes, as it follows another."""
+        [(standby,)] = self.rows("SELECT pg_is_in_recovery()")
+        return bool(standby)
 
 
 def _query(sql: str) -> Steps[list[Row]]:

@@ -16,7 +16,17 @@ from edgeoutbox.kinds import Delivery
 from edgeoutbox.results import Cancelled, Done, Failed, Retry
 from edgeoutbox.states import StopReason
 from edgeoutbox.testing.relay import ScriptedRelay
-from edgeoutbox_smtp import Email, EmailNotice, InvalidEmail, Message, Relay, Security, SmtpAdapter, captured
+from edgeoutbox_smtp import (
+    Email,
+    EmailNotice,
+    InvalidEmail,
+    Message,
+    Relay,
+    Security,
+    SmtpAdapter,
+    captured,
+    message_id,
+)
 from tests.adapters.smtp_building import JANE, SENDER, a_message, an_adapter, an_attempt
 
 
@@ -55,6 +65,17 @@ async def test_an_applications_notice_becomes_an_email() -> None:
     assert isinstance(payload, Receipt)
     assert isinstance(result, Done)
     assert relay.messages[0].recipients == ("new@example.com",)
+
+
+@pytest.mark.parametrize("sender", [None, "Shop <shop@Other.example>"])
+async def test_the_id_of_a_message_can_be_computed(sender: str | None) -> None:
+    """After a crash, key and sender say which Message-ID the relay may have in its log."""
+    shop = Shop(a=RECEIPT if sender is None else RECEIPT.model_copy(update={"sender": sender}))
+    async with ScriptedRelay() as relay:
+        attempt = an_attempt(Receipt(order="a"))
+        await an_adapter(relay, notices=[Receipt], app=shop).execute(attempt)
+    [message] = relay.messages
+    assert message.message_id == message_id(attempt.action.idempotency_key, sender or SENDER)
 
 
 async def test_the_built_in_message_is_always_there() -> None:
@@ -391,6 +412,13 @@ def test_a_wrong_option_is_refused(options: dict[str, Any]) -> None:
     """The same holds for an adapter that is made in code."""
     with pytest.raises(ConfigurationError):
         SmtpAdapter(None, **{"sender": SENDER, **options})
+
+
+def test_a_url_is_no_relay() -> None:
+    """A URL in the place of a `Relay` is refused at once, and the message says how to read it."""
+    with pytest.raises(ConfigurationError, match=r"^relay: is a str; give a Relay, such as Relay\.parse\(") as refused:
+        SmtpAdapter("smtp://hunter2.example", sender=SENDER)  # type: ignore[arg-type]
+    assert "hunter2" not in str(refused.value)
 
 
 @pytest.mark.parametrize("fields", [{"security": "ssl"}, {"host": "a b"}, {"timeout": 0}])

@@ -1,12 +1,15 @@
 """The scripted relay itself, spoken to by hand and by the standard library."""
 
 import asyncio
+import json
 import smtplib
+import sys
 from pathlib import Path
 
 import pytest
 
 from edgeoutbox.errors import FenceRefused, SecondWrite
+from edgeoutbox.results import Done
 from edgeoutbox.testing.attempt import CREATED_AT, ScriptedAttempt, an_action
 from edgeoutbox.testing.relay import (
     AcceptedMessage,
@@ -22,6 +25,8 @@ from edgeoutbox.testing.relay import (
     duplicates,
     read_record,
 )
+from edgeoutbox.testing.relay.__main__ import main
+from edgeoutbox_smtp import Relay, SmtpAdapter
 from tests.adapters.smtp_building import JANE, an_adapter, an_attempt
 
 
@@ -143,6 +148,30 @@ async def test_a_record_outlives_the_relay(tmp_path: Path) -> None:
     assert duplicates(taken) == {str(taken[0].message_id): 2}
     assert taken[0].sha256 == taken[2].sha256 != taken[1].sha256
     assert read_record(tmp_path / "none") == []
+
+
+async def test_the_relay_as_a_program(tmp_path: Path) -> None:
+    """It says in one line where it listens, and records what it takes, without a warning."""
+    program = [sys.executable, "-W", "error", "-m", "edgeoutbox.testing.relay", "--record", str(tmp_path / "taken")]
+    process = await asyncio.create_subprocess_exec(*program, stdout=asyncio.subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        async with asyncio.timeout(30):
+            told = json.loads(await process.stdout.readline())
+        adapter = SmtpAdapter(Relay.parse(told["relay"], security=told["security"]), sender="shop@example.com")
+        result = await adapter.execute(an_attempt())
+    finally:
+        process.terminate()
+        await process.wait()
+    assert isinstance(result, Done)
+    assert [message.recipients for message in read_record(tmp_path / "taken")] == [(JANE,)]
+
+
+def test_a_port_that_is_none_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit code 2, and the port is named."""
+    with pytest.raises(SystemExit, match="2"):
+        main(["--port", "99999"])
+    assert "--port 99999: cannot be listened on" in capsys.readouterr().err
 
 
 async def test_many_connections_are_served_at_once() -> None:

@@ -59,7 +59,7 @@ class Row:
 
 STARTTLS = {"security": "starttls"}
 ROWS = [
-    Row("STARTTLS not offered", "starttls", True, "does not offer", fields=STARTTLS),
+    Row("STARTTLS not offered", "starttls", True, 'smtps:// (security "tls"); ', fields=STARTTLS),
     Row("STARTTLS 454", "starttls", True, "454", (On(Point.STARTTLS, Answer(454)),), STARTTLS, "starttls"),
     Row("STARTTLS 421", "starttls", False, "421", (On(Point.STARTTLS, Answer(421)),), STARTTLS, "starttls"),
     Row("STARTTLS lost", "starttls", False, "lost", (On(Point.STARTTLS, Drop()),), STARTTLS, "starttls"),

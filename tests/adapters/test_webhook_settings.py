@@ -1,6 +1,7 @@
 """Settings, preview, lane, destination and checks of the webhook adapter, and its receiver for tests."""
 
 import base64
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from edgeoutbox.errors import ConfigurationError, InvalidPayload
 from edgeoutbox.kinds import Delivery
 from edgeoutbox.results import Defer, Done
 from edgeoutbox.sidecar.references import Secrets
-from edgeoutbox_webhook import Endpoint, WebhookAdapter
+from edgeoutbox_webhook import Endpoint, WebhookAdapter, webhook_id
 from edgeoutbox_webhook.testing import TEST_SECRET, Answer, Drop, Hang, Lost, WebhookReceiver
 from tests.adapters.smtp_building import server_context
 from tests.adapters.webhook_building import NOWHERE, a_call, an_adapter, an_attempt
@@ -129,6 +130,39 @@ def test_a_wrong_option_is_refused(options: dict[str, Any]) -> None:
     """The same holds for an adapter that is made in code."""
     with pytest.raises(ConfigurationError):
         WebhookAdapter(**{"endpoints": {"billing": NOWHERE}, **options})
+
+
+def wrong(**endpoints: object) -> Any:
+    """Endpoints as no type checker would let them through."""
+    return endpoints
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: WebhookAdapter(wrong(billing={"url": "https://hunter2"})), "endpoints.billing: is a dict; give an"),
+        (lambda: WebhookAdapter(wrong(billing="https://hunter2")), "endpoints.billing: is a str; give an Endpoint("),
+        (lambda: WebhookAdapter(wrong().keys()), "endpoints: give a mapping"),
+        (lambda: Endpoint("https://hunter2.example", secrets=TEST_SECRET), "secrets: is one text; give a list"),
+        (lambda: Endpoint("http://localhost/hunter2"), "url: must start with https://; allow_private = true permits"),
+        (lambda: Endpoint("http://127.0.0.1/hunter2"), "url: must start with https://; allow_private = true permits"),
+        (lambda: Endpoint("http://hunter2.example"), "url: must start with https://; allow_http = true permits"),
+    ],
+)
+def test_a_wrong_argument_says_what_to_give(make: Callable[[], object], says: str) -> None:
+    """In code, too: the message names the argument and what belongs there, and shows no value."""
+    with pytest.raises(ConfigurationError) as refused:
+        make()
+    assert str(refused.value).startswith(says)
+    assert "hunter2" not in str(refused.value)
+
+
+async def test_the_id_of_a_call_can_be_computed() -> None:
+    """After a crash, kind, endpoint and key say which `webhook-id` the receiver may have in its log."""
+    async with WebhookReceiver() as receiver:
+        attempt = an_attempt()
+        await an_adapter(receiver).execute(attempt)
+        assert receiver.effects == [webhook_id("webhook", "billing", attempt.action.idempotency_key)]
 
 
 def test_nothing_private_is_shown() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import edgeoutbox
-from edgeoutbox.states import BORN, ENDED, STOP_REASONS, TRANSITIONS
+from edgeoutbox.states import BORN, ENDED, MEANINGS, STOP_REASONS, TRANSITIONS, StopReason
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [
@@ -50,13 +50,14 @@ def test_the_table_of_steps_is_that_of_the_code() -> None:
 
 
 def test_every_stop_reason_is_explained_under_its_state() -> None:
-    """Each stop reason has its row, in the part of its state."""
+    """Each stop reason has its row, in the part of its state, with the words of `states.py`."""
     part = LIFECYCLE.partition("## Why it ended")[2].partition("##")[0]
     found: dict[str, set[str]] = {}
     state = ""
-    for first, reason in re.findall(r"^\| (\w*) *\| `(\w+)` \|", part, re.MULTILINE):
+    for first, reason, meaning in re.findall(r"^\| (\w*) *\| `(\w+)` \| (.+) \|$", part, re.MULTILINE):
         state = first or state
         found.setdefault(state, set()).add(reason)
+        assert meaning == MEANINGS[StopReason(reason)]
     assert found == {state.value: {reason.value for reason in reasons} for state, reasons in STOP_REASONS.items()}
 
 
@@ -82,19 +83,35 @@ def test_each_promise_has_tests_that_bear_its_number(number: int) -> None:
     assert any(re.search(rf"def test_p0?{number}_", source.read_text()) for source in sources)
 
 
+CONFIGURED = """
+import my_pager, pytest
+from edgeoutbox import ConfigurationError
+
+
+def test_configure():
+    adapter = my_pager.configure("night", {"url": "https://pager.example.com", "lease": 90})
+    assert (adapter.kind.name, adapter.kind.lease) == ("night", 90.0)
+    with pytest.raises(ConfigurationError, match="kind night: url: Field required"):
+        my_pager.configure("night", {})
+"""
+
+
 def test_the_adapter_of_the_guide_passes_its_own_tests(tmp_path: Path) -> None:
-    """The sample of `adapters/README.md` and its tests run as they stand there."""
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "adapters" / "README.md").read_text(), re.DOTALL)
-    program = tmp_path / "test_guide.py"
-    program.write_text("\n\n".join(blocks))
-    found = subprocess.run(  # noqa: S603 - our own document
-        [sys.executable, "-m", "pytest", "-q", "-o", "asyncio_mode=auto", "-p", "no:cacheprovider", str(program)],
+    """The sample of `adapters/README.md`, its tests and their configuration run as they stand there."""
+    guide = (ROOT / "adapters" / "README.md").read_text()
+    *program, tests = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
+    [settings] = re.findall(r"```toml\n(\[tool.pytest.*?)```", guide, re.DOTALL)
+    (tmp_path / "my_pager.py").write_text("\n\n".join(program))
+    (tmp_path / "test_my_pager.py").write_text(tests + CONFIGURED)
+    (tmp_path / "pyproject.toml").write_text(settings)
+    found = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
         cwd=tmp_path,
         capture_output=True,
         text=True,
         check=False,
     )
-    assert "2 passed" in found.stdout, found.stdout + found.stderr
+    assert "3 passed" in found.stdout, found.stdout + found.stderr
 
 
 def test_adapters_use_only_public_names() -> None:

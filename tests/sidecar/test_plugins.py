@@ -1,6 +1,6 @@
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +8,7 @@ import pytest
 
 from edgeoutbox import ConfigurationError
 from edgeoutbox.adapter import Adapter
-from edgeoutbox.sidecar import Configuration, load, make_adapters
+from edgeoutbox.sidecar import Configuration, load, make_adapters, plugins
 from edgeoutbox.sidecar.plugins import list_captured
 
 
@@ -37,7 +37,11 @@ def test_adapter_by_name(tmp_path: Path) -> None:
     ("table", "said"),
     [
         ("[kinds.emial]", r"edgeoutbox\.toml: kind emial: no adapter emial is installed; did you mean email\?"),
-        ("[kinds.fax]", "no adapter fax is installed; installed are: .*email"),
+        (
+            "[kinds.fax]",
+            'no adapter fax is installed; installed are: .*email, .*; .* add .* the table: adapter = "email"$',
+        ),
+        ('[kinds.fax]\nadapter = "pigeon"', "no adapter pigeon is installed; installed are: [^;]*$"),
         ('[kinds.email]\nsender = "a@example.com"\nrealy = "x"', r"edgeoutbox\.toml: kind email: realy: "),
         (
             '[kinds.email]\nsender = "a@example.com"\nrelay = "smtp://me@relay.test"\npassword = { env = "PW" }',
@@ -49,6 +53,41 @@ def test_wrong_kind(tmp_path: Path, table: str, said: str) -> None:
     """A kind that cannot be made is named with the file and the setting."""
     with pytest.raises(ConfigurationError, match=said):
         made(tmp_path, table, {})
+
+
+class Offered:
+    """An entry point of a third party, whose `configure` does as the test says."""
+
+    def __init__(self, configure: Callable[[str, Mapping[str, Any]], object]) -> None:
+        self.name = "sms"
+        self.configure = configure
+
+    def load(self) -> "Offered":
+        """It offers itself."""
+        return self
+
+
+@pytest.mark.parametrize(
+    ("configure", "said"),
+    [
+        (lambda _, settings: settings["url"], "configure raised KeyError (url); check the settings"),
+        (lambda _, settings: {}[settings["token"]], "configure raised KeyError; check the settings"),
+        (lambda _, settings: int(settings["token"]), "configure raised ValueError; check the settings"),
+        (lambda *_: None, "configure returned no adapter (NoneType); tell the adapter's author"),
+    ],
+)
+def test_errors_of_a_third_party(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    configure: Callable[[str, Mapping[str, Any]], object],
+    said: str,
+) -> None:
+    """What else than `ConfigurationError` a `configure` raises is named, with the kind, and shows no value."""
+    monkeypatch.setattr(plugins, "entry_points", lambda group: [Offered(configure)])  # noqa: ARG005 - its name is given
+    with pytest.raises(ConfigurationError) as refused:
+        made(tmp_path, '[kinds.sms]\ntoken = { env = "PW" }', {"PW": "hunter2"})
+    assert f"edgeoutbox.toml: kind sms: {said}" in str(refused.value)
+    assert "hunter2" not in str(refused.value)
 
 
 def test_secret_is_never_shown(tmp_path: Path) -> None:
@@ -66,7 +105,7 @@ def test_destination_shows_no_user(tmp_path: Path) -> None:
     table = '[kinds.email]\nsender = "a@example.com"\nrelay = "smtp://me@relay.test:2525"\npassword = { env = "PW" }'
     configuration = configured(tmp_path, table)
     shown = make_adapters(configuration, {"PW": "hunter2"})["email"].destination()
-    assert shown.startswith("relay.test:2525 (")
+    assert shown.startswith("relay relay.test:2525 (")
     assert "me" not in shown
 
 

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import AliasChoices, BaseModel, Field, create_model
+from pydantic import AliasChoices, BaseModel, Field, create_model, field_validator
 from typing_extensions import TypedDict
 
 from edgeoutbox.errors import InvalidPayload, InvalidRequest, UnknownVariant
@@ -351,6 +351,39 @@ def test_an_unknown_field_is_refused_at_enqueue_and_ignored_at_claim() -> None:
     with pytest.raises(InvalidPayload, match="later"):
         variants.validate({"colour": "red", "later": 1})
     assert variants.decode('{"colour": "red", "later": 1}', "k") == Line(colour=Colour.RED)
+
+
+class Told(BaseModel):
+    """A payload whose own rule tells, in its message, what it was given."""
+
+    to: Annotated[tuple[str, ...], Field(max_length=2)]
+    channel: Annotated[str, Field(pattern="^C[0-9]+$")] = "C1"
+
+    @field_validator("to")
+    @classmethod
+    def _known(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for address in value:
+            if "@" not in address:
+                raise ValueError(f"{address} is no address")
+        return value
+
+
+@pytest.mark.parametrize(
+    ("stored", "said"),
+    [
+        ("{}", "payload: to: is required"),
+        ('{"to": "alice"}', "payload: to: must be a list"),
+        ('{"to": ["alice"]}', "payload: to: breaks a rule of this field"),
+        ('{"to": ["alice@example.com", 7]}', "payload: to.1: must be a text"),
+        ('{"to": ["alice@a", "alice@b", "alice@c"]}', "payload: to: has too many items"),
+        ('{"to": [], "channel": "alice"}', "payload: channel: is not written in the form that this field has"),
+    ],
+)
+def test_p12_a_stored_payload_is_refused_in_plain_words(stored: str, said: str) -> None:
+    """Fixed words for each rule: what a model's own rule says could hold the value."""
+    with pytest.raises(InvalidPayload) as refused:
+        one(Told).decode(stored, "k")
+    assert str(refused.value) == said
 
 
 def test_p12_an_invalid_payload_names_the_field_and_not_the_value() -> None:

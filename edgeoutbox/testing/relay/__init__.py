@@ -112,7 +112,11 @@ class ScriptedRelay:
         # A system may take many megabytes for a program that does not read; then a relay that hangs would go unnoticed.
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind((self.host, self.port))
+        try:
+            listening.bind((self.host, self.port))
+        except BaseException:
+            listening.close()
+            raise
         self.port = listening.getsockname()[1]
         self._server = await asyncio.start_server(
             self._serve, sock=listening, backlog=_BACKLOG, ssl=self.tls if self.implicit_tls else None
