@@ -8,7 +8,7 @@ import typer
 
 from edgeoutbox.cli.commands import JsonOption, Place, command
 from edgeoutbox.cli.opening import opened, somebody
-from edgeoutbox.cli.output import moment, write, write_fields, write_json, write_table
+from edgeoutbox.cli.output import moment, say, write, write_fields, write_json, write_table
 from edgeoutbox.errors import InvalidRequest, NoSuchAction
 from edgeoutbox.kinds import Delivery
 
@@ -86,6 +86,7 @@ async def kind(
                     await outbox.allow(name, requires_approval=_APPROVALS[each])
                 else:
                     await outbox.allow(name, delivery=Delivery(each.value))
+                    say("a program whose adapter declares less makes it stricter again when it starts")
         known = await outbox.kinds()
     if name is None:
         _write_all([asdict(policy) for policy in known.values()], as_json=as_json)

@@ -5,9 +5,10 @@ from typing import Annotated
 import typer
 
 from edgeoutbox.cli.commands import Place, command
-from edgeoutbox.cli.opening import at_terminal, opened
+from edgeoutbox.cli.opening import at_terminal, find, opened
 from edgeoutbox.cli.output import write
-from edgeoutbox.errors import InvalidRequest, NoSuchAction
+from edgeoutbox.cli.reading import ByKey, IdOrKey
+from edgeoutbox.errors import InvalidRequest
 
 PANEL = "Delete"
 
@@ -34,16 +35,12 @@ async def erase(
 
 
 @command("forget", panel=PANEL, example="edgeoutbox forget order:42:receipt")
-async def forget(
-    place: Place,
-    key: Annotated[str, typer.Argument(metavar="KEY", help="The action's idempotency key", show_default=False)],
-) -> None:
+async def forget(place: Place, action: IdOrKey, by_key: ByKey = False) -> None:
     """Delete one action: now if it has ended, else as soon as it ends. Its key is free again then."""
     async with opened(place) as outbox:
-        found = await outbox.get(key=key)
-        if found is None or not await outbox.forget(key):
-            raise NoSuchAction("no action has this key; it never existed, was erased, or its retention passed")
-        left = await outbox.get(key=key)
+        found = await find(outbox, action, by_key=by_key)
+        await outbox.forget(found.idempotency_key)
+        left = await outbox.get(found.id)
     if left is None:
         write(f"Forgot action {found.id}; its key is free.")
     else:

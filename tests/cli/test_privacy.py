@@ -22,7 +22,7 @@ def test_forget(ready: Terminal) -> None:
     ready.run("show", "k", exit_code=1)
     ready.run("enqueue", "email", "ended", message())
     ready.run("withdraw", "ended")
-    assert ready.run("forget", "ended") == "Forgot action 2; its key is free.\n"
+    assert ready.run("forget", "2") == "Forgot action 2; its key is free.\n"
 
 
 def test_sweep(ready: Terminal) -> None:

@@ -104,8 +104,8 @@ class SqliteStorage:
                 "sqlite.affected",
                 copy=self.driver.copy,
                 version=".".join(map(str, self.driver.version())),
-                what="this SQLite can lose rows when another connection checkpoints beside it; call "
-                "edgeoutbox.prepare() or prepare_async() on your own connections, or upgrade to SQLite 3.51.3",
+                what="this SQLite can lose rows when another connection checkpoints beside it; see that each of your "
+                "own connections went through edgeoutbox.prepare() or prepare_async(), or upgrade to SQLite 3.51.3",
             )
         copies.require_same_copy(self.path, self.driver.copy)
         create_private(self.path)
