@@ -4,7 +4,7 @@ It stands beside `edgeoutbox` and not in it: pytest imports every installed plug
 never use this one, and importing `edgeoutbox` takes far longer than importing this file. `docs/testing.md` shows it.
 """
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +12,10 @@ import pytest
 
 try:  # a plugin itself: where it is installed, pytest has it imported anyway
     from pytest_asyncio import fixture as async_fixture
+    from pytest_asyncio import plugin as async_plugin
 except ImportError:
-    async_fixture = None  # type: ignore[assignment]
+    async_fixture = pytest.fixture  # type: ignore[assignment]  # `outbox_loop` fails before it would run
+    async_plugin = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
     from edgeoutbox import Adapter
@@ -39,12 +41,29 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     mark = metafunc.definition.get_closest_marker(MARK)
     if mark is None:
         return
+    test = metafunc.definition.nodeid
     if "crash" not in metafunc.fixturenames:
-        raise pytest.UsageError(f"{metafunc.definition.nodeid}: a test marked {MARK} takes the fixture `crash`")
-    from edgeoutbox.testing.crash.checking import cells_of_mark  # noqa: PLC0415 - imported by who uses it
+        raise pytest.Collector.CollectError(f"{test}: a test marked {MARK} takes the fixture `crash`")
+    from edgeoutbox.errors import ConfigurationError  # noqa: PLC0415 - imported by who uses it
+    from edgeoutbox.testing.crash.checking import cells_of_mark  # noqa: PLC0415 - the same
 
-    cells = cells_of_mark(*mark.args, **mark.kwargs)
+    try:
+        cells = cells_of_mark(*mark.args, **mark.kwargs)
+    except ConfigurationError as error:
+        raise pytest.Collector.CollectError(f"{test}: {error}") from None
+    except TypeError:
+        raise pytest.Collector.CollectError(f"{test}: {MARK} takes databases=[...] and every=True") from None
     metafunc.parametrize("crash", cells, ids=map(str, cells), indirect=True)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """Fail a test of the mark that ended well and killed nobody."""
+    outcome = yield
+    crash: Crash | None = getattr(item, "funcargs", {}).get("crash") if item.get_closest_marker(MARK) else None
+    if crash is not None and not crash.ran:
+        pytest.fail("nobody was killed: the test did not `await crash(...)`", pytrace=False)
+    return outcome
 
 
 @pytest.fixture
@@ -69,8 +88,19 @@ def outbox_adapters(scripted_adapter: "ScriptedAdapter") -> "list[Adapter[Any]]"
     return [scripted_adapter]
 
 
-async def _outbox(
-    tmp_path: Path, outbox_clock: "MovableClock", outbox_adapters: "list[Adapter[Any]]"
+@pytest.fixture
+def outbox_loop(pytestconfig: pytest.Config) -> None:
+    """Says what is missing for `outbox`."""
+    if async_plugin is None or not pytestconfig.pluginmanager.is_registered(async_plugin):
+        pytest.fail("the fixture `outbox` needs pytest-asyncio: install it, and do not turn it off", pytrace=False)
+
+
+@async_fixture
+async def outbox(
+    outbox_loop: None,  # noqa: ARG001 - first
+    tmp_path: Path,
+    outbox_clock: "MovableClock",
+    outbox_adapters: "list[Adapter[Any]]",
 ) -> "AsyncIterator[RecordingOutbox]":
     """An open outbox on a database of the test's own, `outbox.path`; it can `drain` and record."""
     from edgeoutbox.testing.recording import RecordingOutbox  # noqa: PLC0415 - imported by who uses it
@@ -78,18 +108,6 @@ async def _outbox(
     async with RecordingOutbox(tmp_path / "outbox.db", outbox_clock, outbox_adapters) as opened:
         outbox_clock.on_move(opened.wake)
         yield opened
-
-
-def _without_asyncio() -> None:
-    """Says what is missing."""
-    pytest.fail("the fixture `outbox` needs pytest-asyncio; install it", pytrace=False)
-
-
-outbox: Callable[..., Any]
-if async_fixture is None:
-    outbox = pytest.fixture(name="outbox")(_without_asyncio)
-else:
-    outbox = async_fixture(name="outbox")(_outbox)
 
 
 @pytest.fixture(scope="session")

@@ -7,10 +7,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from edgeoutbox import ActionRequest, State
-from edgeoutbox.testing import RecordingOutbox, Sent
+from edgeoutbox import ActionRequest
 from edgeoutbox.testing.crash import Crash
-from pager_adapter import PagerAdapter
+from pager_adapter import LinePagerAdapter
 
 
 class FakePager:
@@ -61,13 +60,4 @@ async def test_a_page_survives_every_crash(crash: Crash) -> None:
         def effects(key: str) -> int:
             return int(key in pager.pages)
 
-        await crash(PagerAdapter, "127.0.0.1", pager.port, request=a_page, effects=effects, hold=pager.hold)
-
-
-@pytest.mark.asyncio
-async def test_what_would_be_sent(outbox: RecordingOutbox) -> None:
-    """An application's test needs no pager: it sees what would have been sent, and that it counts as sent."""
-    with outbox.recording() as sent:
-        page = await outbox.enqueue(a_page("disk:7"))
-    assert sent == [Sent("page", {"on_call": "anna", "text": "the disk is full"}, None, "disk:7")]
-    assert (await outbox.wait(page.id)).state is State.DONE
+        await crash(LinePagerAdapter, "127.0.0.1", pager.port, request=a_page, effects=effects, hold=pager.hold)

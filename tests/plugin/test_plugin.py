@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.docs.blocks import blocks, part
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 FIXTURES = """
@@ -110,15 +112,27 @@ def test_the_fixtures(tmp_path: Path, mode: str, workers: tuple[str, ...]) -> No
 
 
 @pytest.mark.parametrize(("mode", "workers"), [("auto", ()), ("strict", ("-n", "2"))])
-def test_the_example_of_a_third_party_passes_as_it_is_written(
+def test_the_document_of_a_third_party_passes_as_it_is_written(
     tmp_path: Path, mode: str, workers: tuple[str, ...]
 ) -> None:
-    """An adapter of another package goes through the matrix: eighteen kills, and the test of an application."""
-    for name in ("pager_adapter.py", "test_pager_adapter.py"):
-        shutil.copy(EXAMPLES / name, tmp_path)
+    """An adapter of another package goes through the matrix, copied block by block: eighteen kills."""
+    for block in blocks(part("docs/testing.md", "Crash matrix"), "python"):
+        (tmp_path / block.partition("\n")[0].removeprefix("# ")).write_text(block)
     (tmp_path / "pytest.ini").write_text(settings(mode))
     found = run(tmp_path, *workers)
-    assert "19 passed" in found.stdout, found.stdout + found.stderr
+    assert "18 passed" in found.stdout, found.stdout + found.stderr
+
+
+def test_the_other_blocks_of_the_document_pass_as_they_are_written(tmp_path: Path) -> None:
+    """Each is a file of tests that is complete, also where pytest-asyncio is strict."""
+    (tmp_path / "pytest.ini").write_text(settings("strict"))
+    every = blocks((EXAMPLES.parent / "docs" / "testing.md").read_text(encoding="utf-8"), "python")
+    others = [block for block in every if not block.startswith("# ")]
+    for number, block in enumerate(others):
+        (tmp_path / f"test_{number}.py").write_text(block)
+    found = run(tmp_path)
+    assert f"{len(others)} passed" in found.stdout, found.stdout + found.stderr
+    assert len(others) == len(every) - 2
 
 
 def test_the_example_turns_red_when_its_provider_forgets(tmp_path: Path) -> None:
@@ -131,7 +145,7 @@ def test_the_example_turns_red_when_its_provider_forgets(tmp_path: Path) -> None
     (tmp_path / "test_forgetful.py").write_text(counted)
     (tmp_path / "pytest.ini").write_text(settings("auto"))
     found = run(tmp_path)
-    assert "4 failed, 15 passed" in found.stdout, found.stdout + found.stderr
+    assert "4 failed, 14 passed" in found.stdout, found.stdout + found.stderr
     assert (
         "promised: DONE CONFIRMED; 1 effect; lost, Done; found: DONE CONFIRMED; 2 effects; lost, Done" in found.stdout
     )
@@ -165,6 +179,66 @@ def test_the_mark_is_registered_and_goes_with_its_fixture(tmp_path: Path) -> Non
     assert "takes the fixture `crash`" in found.stdout + found.stderr
 
 
+IDLE = """
+import pytest
+from edgeoutbox.testing.scripted import ScriptedAdapter
+
+
+@pytest.mark.crash_matrix
+async def test_that_forgets(crash):
+    pass
+
+
+@pytest.mark.crash_matrix
+@pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_that_does_not_wait(crash):
+    crash(ScriptedAdapter, request=None, effects=None)
+
+
+@pytest.mark.crash_matrix
+async def test_that_fails_before(crash):
+    raise ValueError("a defect of the test")
+
+
+@pytest.mark.crash_matrix
+async def test_that_is_skipped(crash):
+    pytest.skip("not today")
+"""
+
+
+def test_a_test_that_kills_nobody_is_red(tmp_path: Path) -> None:
+    """It must await what it was given; one that fails or is skipped before says so itself."""
+    (tmp_path / "pytest.ini").write_text(settings("auto"))
+    (tmp_path / "test_idle.py").write_text(IDLE)
+    found = run(tmp_path)
+    assert "54 failed, 18 skipped" in found.stdout, found.stdout + found.stderr
+    assert found.stdout.count("\nnobody was killed: the test did not `await crash(...)`\n") == 36
+    assert found.stdout.count("\nE       ValueError: a defect of the test\n") == 18
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("databases=[]", "databases=[]: give a list of one or both of sqlite, sqlite+apsw"),
+        ("databases=['sqlit']", "databases=['sqlit']: give a list of one or both of sqlite, sqlite+apsw"),
+        ("databases=['postgresql']", "python -m edgeoutbox.testing.crash --database postgresql"),
+        ("databases='sqlite'", "databases='sqlite': give a list"),
+        ("database=['sqlite']", "crash_matrix takes databases=[...] and every=True"),
+    ],
+)
+def test_a_mark_that_is_wrong_is_refused_when_tests_are_collected(tmp_path: Path, arguments: str, said: str) -> None:
+    """It names the test, what is wrong and what to give; no cell runs, and none is skipped."""
+    (tmp_path / "pytest.ini").write_text(settings("auto"))
+    (tmp_path / "test_it.py").write_text(
+        f"import pytest\n@pytest.mark.crash_matrix({arguments})\nasync def test_it(crash):\n    pass\n"
+    )
+    found = run(tmp_path)
+    assert found.returncode == 2, found.stdout + found.stderr
+    assert "\ntest_it.py::test_it: crash_matrix" in found.stdout
+    assert said in found.stdout
+    assert "Traceback" not in found.stdout + found.stderr
+
+
 def test_without_pytest_asyncio_it_says_what_is_missing(tmp_path: Path) -> None:
     """The outbox needs an event loop; whoever has none is told so, and only when it is used."""
     (tmp_path / "without").mkdir()
@@ -177,3 +251,7 @@ def test_without_pytest_asyncio_it_says_what_is_missing(tmp_path: Path) -> None:
     )
     assert "the fixture `outbox` needs pytest-asyncio" in found.stdout, found.stdout + found.stderr
     assert "1 passed, 1 error" in found.stdout
+    (tmp_path / "test_it.py").write_text("async def test_it(outbox):\n    pass\n")
+    turned_off = run(tmp_path, "-p", "no:asyncio").stdout
+    assert "the fixture `outbox` needs pytest-asyncio" in turned_off, turned_off
+    assert "1 error" in turned_off

@@ -5,6 +5,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from edgeoutbox.errors import ConfigurationError
 from edgeoutbox.testing.crash.matrix import POSTGRES, Cell
 
 if TYPE_CHECKING:
@@ -17,6 +18,17 @@ def postgres_cell(cell: Cell, server: "PostgresServer") -> Cell:
     from edgeoutbox.testing.postgres import as_url  # noqa: PLC0415 - an extra
 
     return replace(cell, database=as_url(server.fresh_schema(schema_sql())))
+
+
+def require_server() -> None:
+    """Raise `ConfigurationError` where this machine has no Postgres for tests."""
+    try:
+        from edgeoutbox.testing.postgres import unavailable  # noqa: PLC0415 - an extra
+    except ImportError:
+        raise ConfigurationError(f"{POSTGRES}: needs psycopg 3; pip install 'edgeoutbox[postgres]'") from None
+    missing = unavailable()
+    if missing is not None:
+        raise ConfigurationError(f"{POSTGRES}: {missing}")
 
 
 class Databases:

@@ -59,6 +59,8 @@ class Reference:
     def _module(self) -> ModuleType:
         if not self.file or self._importable():
             return importlib.import_module(self.module)
+        if not Path(self.file).is_file():
+            raise ConfigurationError(f"{self.file}: there is no such file")
         # A test file is usually no module that can be imported by its name.
         spec = importlib.util.spec_from_file_location(self.module, self.file)
         if spec is None or spec.loader is None:

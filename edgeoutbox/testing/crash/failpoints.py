@@ -68,7 +68,7 @@ class Failpoint(StrEnum):
 
 
 WHERE: Mapping[Failpoint, str] = {
-    Failpoint.BEFORE_ENQUEUE: "the row is written, its commit has not begun",
+    Failpoint.BEFORE_ENQUEUE: "the application has asked, nothing is committed",
     Failpoint.AFTER_ENQUEUE: "the row is committed, the application has no answer",
     Failpoint.BEFORE_CLAIM: "an executor was about to take the action",
     Failpoint.AFTER_CLAIM: "it has taken the action, and done nothing with it",
@@ -80,11 +80,11 @@ WHERE: Mapping[Failpoint, str] = {
     Failpoint.AFTER_SETTLE: "the result is recorded, with what the ended hook wrote",
     Failpoint.BEFORE_HOOK: "the ended hook is called, in the transaction of the settlement",
     Failpoint.AFTER_HOOK: "the ended hook has written, in the same transaction",
-    Failpoint.BEFORE_OWED_HOOK: "a hook that had failed has run again, its commit has not begun",
-    Failpoint.AFTER_OWED_HOOK: "that is committed",
+    Failpoint.BEFORE_OWED_HOOK: "a hook that had failed was about to count, nothing is committed",
+    Failpoint.AFTER_OWED_HOOK: "it counts",
     Failpoint.BEFORE_REAP: "a lost lease was about to be ended (it was the last attempt, killed at `before provider`)",
     Failpoint.AFTER_REAP: "it is ended",
-    Failpoint.BEFORE_SWEEP: "the retention has passed, the deletion is not committed",
+    Failpoint.BEFORE_SWEEP: "the retention has passed, it was about to be deleted",
     Failpoint.AFTER_SWEEP: "it is deleted",
 }
 """What has happened when the process is killed there."""

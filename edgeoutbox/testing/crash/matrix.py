@@ -3,6 +3,7 @@
 The witnesses are the database, the provider's own record, and what was enqueued.
 """
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,9 +14,9 @@ from edgeoutbox.errors import ConfigurationError
 from edgeoutbox.kinds import Delivery
 from edgeoutbox.model import ActionRequest
 from edgeoutbox.testing.crash.failpoints import Failpoint, Seam, Step
-from edgeoutbox.testing.crash.lives import Life, Report, Seen
+from edgeoutbox.testing.crash.lives import LOST, Life, Report, Seen
 from edgeoutbox.testing.crash.programs import LifeWentWrong, Programs
-from edgeoutbox.testing.crash.promises import PROMISED, Ending, Promise
+from edgeoutbox.testing.crash.promises import PROMISED, Ending, Promise, folded, left
 
 HOUR = 3600.0
 """Seconds between two lives: longer than a lease."""
@@ -33,7 +34,12 @@ POSTGRES = "postgresql"
 """A server's schema; it is killed around the calls of the storage and of the adapter."""
 
 NOT_YET = {"Reread", "Retry", "Defer"}
-"""Results that ask for another attempt: how many an adapter needs to read back is its own affair."""
+"""Results that ask for another attempt.
+
+How often an adapter asks for one after a lost attempt is its own affair: a history may show a write late, a provider
+may say that the first request still runs. So behind a lost attempt they are left out of the comparison. Where none was
+lost nothing went wrong, and they are compared.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +85,10 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What came of a cell, unless the program itself went wrong; `trouble` is a sentence for each broken promise."""
+    """What came of a cell, unless the program itself went wrong; `trouble` is a sentence for each broken promise.
+
+    `found` has every result, also those that the comparison leaves out.
+    """
 
     found: Ending | None
     trouble: Sequence[str]
@@ -99,6 +108,7 @@ async def run_cell(programs: Programs, subject: Subject, cell: Cell, folder: Pat
     url = cell.url(folder)
     # A cell may share its provider, and its database, with others.
     mine = f"crash:{folder.name}:{cell.failpoint}:{cell.seam}".replace(" ", "-")
+    _check_arguments(subject)
     asked = [subject.request(f"{mine}:{place}") for place in ("killed", "behind")]
     keys = tuple(request.idempotency_key for request in asked)
     if len(set(keys)) != len(keys):
@@ -122,6 +132,17 @@ async def run_cell(programs: Programs, subject: Subject, cell: Cell, folder: Pat
     return _judged(cell, subject, keys, report, died=died)
 
 
+def _check_arguments(subject: Subject) -> None:
+    for argument in subject.arguments:
+        try:
+            json.dumps(argument)
+        except (TypeError, ValueError):
+            raise ConfigurationError(
+                f"arguments: a {type(argument).__name__} cannot be given to the program that is killed; give texts, "
+                "numbers, lists and mappings, as JSON has them, to a function that makes the adapter of them"
+            ) from None
+
+
 def _lives(cell: Cell, url: str, subject: Subject, asked: Sequence[ActionRequest]) -> Iterator[Life]:
     step = cell.failpoint.step
     keys = tuple(request.idempotency_key for request in asked)
@@ -140,6 +161,9 @@ def _lives(cell: Cell, url: str, subject: Subject, asked: Sequence[ActionRequest
             lives = [again, *(replace(life, requests=(), sweeps=True) for life in (dies, again))]
         case _:
             lives = [dies, again]
+    if cell.failpoint is Failpoint.AFTER_ENQUEUE:
+        # It was enqueued, so nobody enqueues it again: a row that is lost stays lost.
+        lives[-1] = replace(again, requests=requests[1:])
     for place, life in enumerate(lives):
         yield replace(life, wall=subject.start + place * HOUR + (CENTURY if life.sweeps else 0.0))
 
@@ -148,12 +172,16 @@ def _judged(cell: Cell, subject: Subject, keys: Sequence[str], report: Report, *
     promise = Promise.of(Delivery(report.delivery), writes_again=subject.writes_again)
     promised = PROMISED[cell.failpoint][promise]
     killed, behind = (report.actions[key] for key in keys)
-    found = Ending(killed.state, subject.effects(keys[0]), _said(killed), reached=died)
+    found = Ending(killed.state, subject.effects(keys[0]), killed.attempts, reached=died)
     trouble = []
     if promised.reached and not died:
         trouble.append("nobody was killed: the failpoint was not reached")
-    if found != replace(promised, reached=found.reached):
+    had = left(cell.failpoint, promise)
+    if died and report.left is not had:
+        trouble.append(f"when the process was dead the database was to have it {had}, and had it {report.left}")
+    if replace(found, attempts=_compared(killed)) != replace(promised, reached=found.reached):
         trouble.append(f"promised: {promised}; found: {found}")
+        trouble += _reasons(killed)
     last = ("DONE CONFIRMED" if promised.state else "", 0 if promise is Promise.WRITES_NOTHING else 1)
     then = (behind.state, subject.effects(keys[1]))
     if then != last:
@@ -164,5 +192,11 @@ def _judged(cell: Cell, subject: Subject, keys: Sequence[str], report: Report, *
     return Finding(found, trouble)
 
 
-def _said(seen: Seen) -> tuple[str, ...]:
-    return tuple(result for result in seen.attempts if result not in NOT_YET)
+def _compared(seen: Seen) -> tuple[str, ...]:
+    calm = seen.attempts.index(LOST) if LOST in seen.attempts else len(seen.attempts)
+    return seen.attempts[:calm] + tuple(result for result in seen.attempts[calm:] if result not in NOT_YET)
+
+
+def _reasons(seen: Seen) -> list[str]:
+    said = [f"{result} ({reason})" for result, reason in zip(seen.attempts, seen.reasons, strict=True) if reason]
+    return [f"the reasons of its attempts: {folded(said)}"] if said else []

@@ -14,8 +14,9 @@ from collections.abc import Callable
 from typing import Any, NoReturn, TextIO
 
 from edgeoutbox.adapter import Adapter
+from edgeoutbox.errors import ConfigurationError
 from edgeoutbox.testing.crash.factories import Reference
-from edgeoutbox.testing.crash.lives import LONGEST_LIFE, Life, lived
+from edgeoutbox.testing.crash.lives import LONGEST_LIFE, REFUSED, Life, lived
 
 
 def serve(commands: TextIO, answers: TextIO) -> None:
@@ -52,6 +53,8 @@ def _live(life: Life, factory: Callable[..., Adapter[Any]], writing: int) -> NoR
     code = 0
     try:
         told = lived(life, factory).dump()
+    except ConfigurationError as error:
+        told, code = str(error), REFUSED
     except BaseException:  # noqa: BLE001 - told to who asked for this life
         told, code = traceback.format_exc(), 1
     with open(writing, "w", encoding="utf-8") as pipe:

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from edgeoutbox.errors import ConfigurationError
 from edgeoutbox.testing.crash.factories import Reference
-from edgeoutbox.testing.crash.lives import LONGEST_LIFE, Life, Report
+from edgeoutbox.testing.crash.lives import LONGEST_LIFE, REFUSED, Life, Report
 
 CHECK_EVERY = 0.002
 """Seconds between two looks at a provider that holds its answer back."""
@@ -66,7 +66,10 @@ class Program:
         return told
 
     async def live(self, life: Life, until: Callable[[], bool] | None = None) -> Death:
-        """Let it live; with `until`, kill it as soon as that holds. Raises `LifeWentWrong`."""
+        """Let it live; with `until`, kill it as soon as that holds.
+
+        Raises `LifeWentWrong`, and `ConfigurationError` when what it was given is wrong.
+        """
         loop = asyncio.get_running_loop()
         child = (await loop.run_in_executor(self._threads, self._ask, life.dump()))["pid"]
         ending = asyncio.ensure_future(loop.run_in_executor(self._threads, self._ask))
@@ -80,6 +83,8 @@ class Program:
         except BaseException:
             _kill(child)
             raise
+        if ended["code"] == REFUSED and ended["told"]:
+            raise ConfigurationError(ended["told"])
         if ended["code"] not in {0, -signal.SIGKILL}:
             overdue = ended["code"] == -signal.SIGALRM
             why = f"it did not end within {LONGEST_LIFE} seconds" if overdue else ended["told"]

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import groupby
 from typing import TypeAlias
 
 from edgeoutbox.kinds import Delivery
@@ -26,7 +27,23 @@ class Ending:
         if not self.reached:
             return "has no fence"
         effects = "1 effect" if self.effects == 1 else f"{self.effects or 'no'} effects"
-        return f"{self.state or 'deleted'}; {effects}; {', '.join(self.attempts) or 'no attempts'}"
+        return f"{self.state or 'absent'}; {effects}; {folded(self.attempts) or 'no attempts'}"
+
+
+def folded(words: Sequence[str]) -> str:
+    """The words in a line, with those that come again in a row counted."""
+    return ", ".join(word if (count := len(list(same))) == 1 else f"{count} x {word}" for word, same in groupby(words))
+
+
+class Left(StrEnum):
+    """How far the database has an action when the process is dead: what the next start finds."""
+
+    ABSENT = "absent"
+    WAITING = "waiting"
+    CLAIMED = "claimed"
+    FENCED = "fenced"
+    OWED = "ended, hook owed"
+    ENDED = "ended"
 
 
 class Promise(StrEnum):
@@ -99,6 +116,35 @@ _ROWS: Mapping[Failpoint, _Row] = {
     Failpoint.AFTER_SWEEP: _all_but_drafts(_DELETED, _DRAFT_DELETED),
 }
 
+LEFT: Mapping[Failpoint, Left] = {
+    Failpoint.BEFORE_ENQUEUE: Left.ABSENT,
+    Failpoint.AFTER_ENQUEUE: Left.WAITING,
+    Failpoint.BEFORE_CLAIM: Left.WAITING,
+    Failpoint.AFTER_CLAIM: Left.CLAIMED,
+    Failpoint.BEFORE_FENCE: Left.CLAIMED,
+    Failpoint.AFTER_FENCE: Left.FENCED,
+    Failpoint.BEFORE_PROVIDER: Left.FENCED,
+    Failpoint.AFTER_PROVIDER: Left.FENCED,
+    Failpoint.BEFORE_SETTLE: Left.FENCED,
+    Failpoint.AFTER_SETTLE: Left.ENDED,
+    # Both are in the transaction of the settlement, and are undone with it.
+    Failpoint.BEFORE_HOOK: Left.FENCED,
+    Failpoint.AFTER_HOOK: Left.FENCED,
+    Failpoint.BEFORE_OWED_HOOK: Left.OWED,
+    Failpoint.AFTER_OWED_HOOK: Left.ENDED,
+    Failpoint.BEFORE_REAP: Left.FENCED,
+    Failpoint.AFTER_REAP: Left.ENDED,
+    Failpoint.BEFORE_SWEEP: Left.ENDED,
+    Failpoint.AFTER_SWEEP: Left.ABSENT,
+}
+
+
+def left(failpoint: Failpoint, promise: Promise) -> Left:
+    """What the database must have of the action while its process is dead: a kind without a fence is but claimed."""
+    had = LEFT[failpoint]
+    return Left.CLAIMED if had is Left.FENCED and promise is Promise.WRITES_NOTHING else had
+
+
 PROMISED: Mapping[Failpoint, Mapping[Promise, Ending]] = {
     failpoint: dict(zip(Promise, endings, strict=True)) for failpoint, endings in _ROWS.items()
 }
@@ -110,9 +156,10 @@ The action behind it in its lane is `DONE` in each, with one effect, and the end
 
 def table() -> str:
     """The promises as Markdown."""
-    head = ["killed", *Promise]
+    head = ["killed", "left", *Promise]
     rows = [
-        [f"**{failpoint}**: {WHERE[failpoint]}", *map(str, PROMISED[failpoint].values())] for failpoint in Failpoint
+        [f"**{failpoint}**: {WHERE[failpoint]}", LEFT[failpoint], *map(str, PROMISED[failpoint].values())]
+        for failpoint in Failpoint
     ]
     return "\n".join([_line(head), _line(["---"] * len(head)), *map(_line, rows)])
 
