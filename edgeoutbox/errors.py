@@ -21,7 +21,7 @@
         ├── DatabaseBusy            locked by somebody else for too long
         │   └── TransactionConflict two transactions were in each other's way; run yours again
         ├── DatabaseUnavailable     full, read-only, failing or out of reach
-        ├── ForbiddenByGuard        the database's guard refused the step
+        ├── ForbiddenByGuard        the database's guard, a trigger or a check refused the row
         ├── NoSchema                the database has no edgeoutbox tables
         ├── SchemaTooNew            a newer build owns the database
         ├── WrongDatabase           the connection has another database open
@@ -121,7 +121,10 @@ class DatabaseUnavailable(StorageError):
 
 
 class ForbiddenByGuard(StorageError):
-    """The database refused the step: a check or a `guard_agent_action` trigger of the schema."""
+    """The database refused the row: a check or `guard_agent_action` trigger of the schema, or a trigger of your own.
+
+    The same row is refused again.
+    """
 
 
 class NoSchema(StorageError):

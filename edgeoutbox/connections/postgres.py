@@ -136,7 +136,10 @@ def _error(raw: Any, error: Exception) -> StorageError | None:
     if isinstance(found, DatabaseBusy):
         what = f"another transaction held what this one needs for too long (SQLSTATE {state})"
     elif isinstance(found, NoSchema):
-        what = "the connection finds no edgeoutbox tables in its database where the outbox, or search_path, has them"
+        what = (
+            "the connection finds no edgeoutbox tables in its database where the outbox, or search_path, has them; "
+            "SET search_path = public, and their schema on it, or for its role with ALTER ROLE"
+        )
     else:
         what = str(found)
     return type(found)(f"{what}; {_ROLL_BACK}" if _aborted(raw) else what)

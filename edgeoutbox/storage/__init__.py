@@ -10,14 +10,20 @@ from edgeoutbox.storage.sqlite.backend import SqliteStorage
 from edgeoutbox.storage.sqlite.drivers import ApswDriver, StdlibDriver
 
 
+def scheme_of(url: str) -> str:
+    """What stands before the colon; also of a URL that cannot be read otherwise."""
+    scheme, colon, _ = url.partition(":")
+    return scheme.lower() if colon else ""
+
+
 def open_storage(url: str) -> Storage:
     """The storage of a URL: `sqlite:///relative.db`, `sqlite:////absolute.db`, `sqlite+apsw:///...`, `postgresql://...`.
 
     Of a path, a third slash begins one relative to the working directory, a fourth an absolute one. A Postgres URL is
     libpq's, with two parameters of ours: `schema`, the Postgres schema of the tables (search_path decides without), and
-    `prepare=off`, for a pooler that knows no prepared statements. Raises `ConfigurationError`. Nothing is opened yet.
+    `prepare=on`, for a pooler that knows prepared statements. Raises `ConfigurationError`. Nothing is opened yet.
     """
-    scheme = urlsplit(url).scheme
+    scheme = scheme_of(url)
     make = _BACKENDS.get(scheme)
     if make is None:
         raise ConfigurationError(
@@ -27,7 +33,10 @@ def open_storage(url: str) -> Storage:
 
 
 def _sqlite(url: str) -> Storage:
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # its text may show a part of the URL
+        raise ConfigurationError("url: it cannot be read; use sqlite:///path") from None
     path = unquote(parts.path).removeprefix("/")
     if parts.netloc or not path or ":memory:" in path or parts.query:
         raise ConfigurationError(f"url: {parts.scheme}:///path names a file; an absolute path takes a fourth slash")

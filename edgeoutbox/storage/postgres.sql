@@ -20,7 +20,8 @@
 --     WHERE idempotency_key = 'order:42:receipt' AND state IN ('PROPOSED', 'ADMITTED');
 --
 -- Everything else is the executors' business. A role that runs or enqueues needs SELECT, INSERT, UPDATE and DELETE on the
--- tables and USAGE on agent_action_id_seq and the schema, and nothing else.
+-- tables and USAGE on agent_action_id_seq and the schema, and nothing else; and no more than SELECT on those that the guard
+-- decides by: agent_action_schema, agent_action_transition and agent_action_stop_reason.
 --
 -- WHAT IS THE SAME AS IN SQLITE: the tables, their columns and their meaning, the lifecycle, lanes, fences, and what the
 -- guard refuses, in the same words. schema.sql describes them. Times are milliseconds since 1970 UTC and flags are 0 or 1

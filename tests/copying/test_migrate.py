@@ -167,7 +167,9 @@ def test_a_schema_of_any_name_has_its_grants(empty: Database) -> None:
             session("BEGIN")
             session(f'CREATE SCHEMA "{name}"')
             session(f'SET LOCAL search_path = "{name}"')
-            session.script(schema_sql().replace("\nBEGIN ISOLATION LEVEL READ COMMITTED;\n", "\n").removesuffix("COMMIT;\n"))
+            session.script(
+                schema_sql().replace("\nBEGIN ISOLATION LEVEL READ COMMITTED;\n", "\n").removesuffix("COMMIT;\n")
+            )
             session.script(grants(name, role))
             session("ROLLBACK")
         session(f"DROP ROLE {role}")

@@ -36,6 +36,9 @@ CALM_AFTER = 0.9
 PATIENCE = 40.0
 """Seconds for which nothing may end."""
 
+SAID_WITHIN = 5.0
+"""Seconds in which a host says how an attempt ended, once it can: it asks every 2 seconds, and one try may be cut."""
+
 Row: TypeAlias = tuple[Any, ...]
 
 
@@ -70,6 +73,8 @@ class Story:
     orders: set[int] = field(default_factory=set)
     said: str = ""
     """What every process wrote to its standard error."""
+    away: list[tuple[int, int]] = field(default_factory=list)
+    """When the server was killed, and when it was there again: milliseconds, as in the tables."""
     seconds: float = 0.0
 
     def lost(self) -> Iterator[dict[str, Any]]:
@@ -77,9 +82,14 @@ class Story:
         return (row for row in self.attempts if row["settled_at"] is None)
 
     def outlived(self, attempt: dict[str, Any]) -> bool:
-        """Whether the attempt's host was there when its lease was over."""
+        """Whether the attempt's host lived long enough to say how it ended, though the server was away meanwhile."""
         host = killed(self.hosts, attempt["owner"])
-        return host is None or host.ended is None or host.ended > attempt["lease_expires_at"]
+        if host is None or host.ended is None:
+            return True
+        patience = round(SAID_WITHIN * 1000)
+        over: int = attempt["lease_expires_at"]
+        back = (end for start, end in self.away if start < over + patience and end > attempt["started_at"])
+        return host.ended > max([over, *back]) + patience
 
     def told(self) -> str:
         """The figures, in one line."""
@@ -228,9 +238,11 @@ class World:
 
     async def _restart_server(self) -> None:
         self._happens("server killed")
+        killed_at = milliseconds()
         await asyncio.to_thread(self._server.kill)
         await asyncio.sleep(self._dice.uniform(0.0, 1.5))
         await asyncio.to_thread(self._server.start)
+        self.story.away.append((killed_at, milliseconds()))
 
     @property
     def _stderr(self) -> Path:

@@ -23,7 +23,7 @@ def milliseconds() -> int:
 
 @dataclass
 class Call:
-    """One call. `sent` is the caller's time, `ended` is None while the provider is at it."""
+    """One call. `sent` is the caller's time, `beside` the key whose caller still waited then, in the same lane."""
 
     do: str
     id: int
@@ -42,7 +42,7 @@ class Provider:
 
     seed: int
     calls: list[Call] = field(default_factory=list)
-    _inside: dict[str, list[str]] = field(default_factory=dict)
+    _inside: dict[str, list[tuple[str, asyncio.StreamReader]]] = field(default_factory=dict)
     _writes: Counter[str] = field(default_factory=Counter)
     _has: set[str] = field(default_factory=set)
 
@@ -58,13 +58,15 @@ class Provider:
                 return  # whoever called was killed before it had
             said = json.loads(line)
             inside = self._inside.setdefault(said["lane"], [])
-            call = Call(**said, beside=inside[-1] if inside else None)
+            # A caller that was stopped has given up and gone, and made way for the next while we are still at it.
+            waiting = [key for key, caller in inside if not caller.at_eof()]
+            call = Call(**said, beside=waiting[-1] if waiting else None)
             self.calls.append(call)
-            inside.append(call.key)
+            inside.append((call.key, reader))
             try:
                 answer = await self._carry_out(call, reader)
             finally:
-                inside.remove(call.key)
+                inside.remove((call.key, reader))
             if answer is not None:
                 writer.write(f"{answer}\n".encode())
                 await writer.drain()

@@ -12,6 +12,7 @@ import pytest
 from psycopg import sql
 
 from edgeoutbox.states import State
+from edgeoutbox.storage.postgres.schema import grants
 from edgeoutbox.testing.postgres import PostgresServer
 from tests.postgres.database import POSTGRES_SCHEMA, Connect, PostgresDatabase
 from tests.postgres.sessions import meanwhile
@@ -137,15 +138,10 @@ def test_the_indexes_are_those_of_sqlite_and_one_more(db: PostgresDatabase, sqli
 
 @pytest.fixture
 def runtime(db: PostgresDatabase, connect: Connect) -> PostgresDatabase:
-    """A session of a role that has DML on the tables, USAGE on the sequence, and nothing else."""
-    role, schema = sql.Identifier(f"{db.schema}_runtime"), sql.Identifier(db.schema)
-    for grant in (
-        "CREATE ROLE {role}",
-        "GRANT USAGE ON SCHEMA {schema} TO {role}",
-        "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {role}",
-        "GRANT USAGE ON SEQUENCE agent_action_id_seq TO {role}",
-    ):
-        db.raw.execute(sql.SQL(grant).format(role=role, schema=schema))
+    """A session of a role that has what `migrate` names, and nothing else."""
+    role = sql.Identifier(f"{db.schema}_runtime")
+    db.raw.execute(sql.SQL("CREATE ROLE {role}").format(role=role))
+    db.script(grants(db.schema, role.as_string()))
     session = connect()
     session.raw.execute(sql.SQL("SET ROLE {role}").format(role=role))
     return session
@@ -174,6 +170,11 @@ def test_a_role_with_dml_alone_enqueues_runs_and_sweeps(runtime: PostgresDatabas
         "ALTER TABLE agent_action DISABLE TRIGGER ALL",
         "DROP TRIGGER guard_agent_action ON agent_action",
         "CREATE OR REPLACE FUNCTION edgeoutbox_now() RETURNS bigint LANGUAGE sql STABLE AS 'SELECT 7::bigint'",
+        "INSERT INTO agent_action_transition VALUES ('PROPOSED', 'EXECUTING')",
+        "UPDATE agent_action_transition SET from_state = 'DONE'",
+        "INSERT INTO agent_action_stop_reason VALUES ('DONE', 'WITHDRAWN')",
+        "DELETE FROM agent_action_stop_reason",
+        "UPDATE agent_action_schema SET readable_from = 9",
     ],
 )
 def test_a_role_with_dml_alone_cannot_remove_the_guard(runtime: PostgresDatabase, statement: str) -> None:

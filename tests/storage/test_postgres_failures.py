@@ -12,6 +12,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from edgeoutbox.errors import DatabaseBusy, DatabaseUnavailable
 from edgeoutbox.storage.postgres import committer
 from edgeoutbox.storage.postgres.backend import PostgresStorage
+from edgeoutbox.storage.postgres.copying import PostgresPlace
 from edgeoutbox.storage.postgres.schema import schema_sql
 from edgeoutbox.storage.protocol import Claim, Fence
 from edgeoutbox.testing import until
@@ -43,7 +44,7 @@ async def cable(conninfo: str, tmp_path: Path) -> AsyncIterator["Cable"]:
 async def storage(conninfo: str, cable: "Cable", tmp_path: Path) -> AsyncIterator[PostgresStorage]:
     """A storage whose connections can be cut."""
     assert not cable.broken
-    opened = PostgresStorage(as_url(make_conninfo(conninfo, host=str(tmp_path))))
+    opened = PostgresStorage(as_url(make_conninfo(conninfo, host=str(tmp_path), port=5432)))
     await opened.open()
     yield opened
     await opened.close()
@@ -210,6 +211,17 @@ async def test_p7_an_id_that_a_crash_gave_to_another_proves_nothing(tmp_path: Pa
         await cable.close()
 
 
+async def test_p7_in_which_of_its_lives_the_server_tells_a_fate_is_asked_with_it(
+    storage: PostgresStorage, cable: Cable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection to a pooler survives a crash of the server: what it was told when it was made is of no use."""
+    monkeypatch.setattr(committer, "FATE", "SELECT pg_xact_status(CAST(CAST(? AS text) AS xid8)), 'a later life'")
+    cable.at_commit = "behind"
+    with pytest.raises(DatabaseUnavailable, match="does not say what became of it"):
+        await enqueue(storage, "first")
+    assert cable.cuts == 1
+
+
 async def test_a_storage_recovers_when_the_server_can_be_reached_again(storage: PostgresStorage, cable: Cable) -> None:
     """Every call says that the server is away, and the first one after that works, also on connections that died."""
     await enqueue(storage, "first")
@@ -300,14 +312,18 @@ def _waits(application: psycopg.Connection[tuple[Any, ...]]) -> bool:
     return bool(application.execute(sql.encode()).fetchall()[0][0])
 
 
-async def test_p7_a_fence_is_durable_whatever_the_server_prefers(conninfo: str) -> None:
-    """The commit that carries a fence waits for the disk although synchronous_commit is off by default."""
-    lazy = make_conninfo(conninfo, options=f"{conninfo_to_dict(conninfo)['options']} -c synchronous_commit=off")
+@pytest.mark.parametrize(
+    ("prefers", "holds"),
+    [("off", "on"), ("local", "on"), ("remote_write", "on"), ("on", "on"), ("remote_apply", "remote_apply")],
+)
+async def test_p7_a_fence_is_durable_whatever_the_server_prefers(conninfo: str, prefers: str, holds: str) -> None:
+    """The commit that carries a fence waits for the disks although synchronous_commit would not."""
+    lazy = make_conninfo(conninfo, options=f"{conninfo_to_dict(conninfo)['options']} -c synchronous_commit={prefers}")
     storage = PostgresStorage(as_url(lazy))
     await storage.open()
     try:
         async with storage._sessions.session() as session:
-            assert await session.execute("SHOW synchronous_commit") == [("off",)]
+            assert await session.execute("SHOW synchronous_commit") == [(prefers,)]
         seen: list[Any] = []
         held = await started(storage)
 
@@ -317,7 +333,10 @@ async def test_p7_a_fence_is_durable_whatever_the_server_prefers(conninfo: str) 
         await asyncio.gather(
             storage._executing.submit(look), storage.begin_write(held.id, held.epoch, held.owner, WINDOW)
         )
-        assert seen == [("on",)]
+        assert seen == [(holds,)]
+        place = PostgresPlace(as_url(lazy))
+        async with place.opened():
+            assert await place._write((), lambda session: session.execute("SHOW synchronous_commit")) == [(holds,)]
     finally:
         await storage.close()
 

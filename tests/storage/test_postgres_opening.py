@@ -1,7 +1,9 @@
 """Opening a storage on Postgres: by which URL, into which schema, with which rights, through which pooler."""
 
 import asyncio
+import logging
 import sys
+import traceback
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from typing import Any
@@ -19,11 +21,14 @@ from edgeoutbox.errors import (
     StorageError,
     WrongDatabase,
 )
+from edgeoutbox.sidecar.health import check_database
 from edgeoutbox.storage import open_storage
+from edgeoutbox.storage.postgres import watch
 from edgeoutbox.storage.postgres.address import address_of
 from edgeoutbox.storage.postgres.backend import PostgresStorage
-from edgeoutbox.storage.postgres.schema import schema_sql
-from edgeoutbox.storage.postgres.sessions import Session, Sessions
+from edgeoutbox.storage.postgres.errors import storage_error
+from edgeoutbox.storage.postgres.schema import grants, schema_sql
+from edgeoutbox.storage.postgres.sessions import PREPARE_AFTER, Session, Sessions
 from edgeoutbox.storage.protocol import PostgresFacts, SqliteFacts
 from edgeoutbox.testing.conformance.story import DONE, a_request, claim, declare, enqueue, fence, served
 from edgeoutbox.testing.postgres import PostgresServer, as_url
@@ -60,13 +65,13 @@ async def open_(postgres_server: PostgresServer) -> AsyncIterator[Open]:
             "postgresql:///app?host=/run/pg&password=secret&options=-c%20search_path%3Djobs",
             {"host": "/run/pg", "dbname": "app", "password": "secret", "options": "-c search_path=jobs"},
             None,
-            True,
+            None,
             "postgresql:///app?host=%2Frun%2Fpg",
         ),
     ],
 )
 def test_p12_a_url_is_libpqs_and_shows_no_password(
-    url: str, conninfo: dict[str, str], schema: str | None, prepare: bool, shown: str
+    url: str, conninfo: dict[str, str], schema: str | None, prepare: bool | None, shown: str
 ) -> None:
     """Our own parameters are taken out of it; what is shown has neither a password nor what may hold one."""
     address = address_of(url)
@@ -83,8 +88,20 @@ def test_p12_a_url_is_libpqs_and_shows_no_password(
     [
         ("postgresql://h/app?prepare=maybe", "prepare is 'on' or 'off'"),
         ("postgresql://h/app?schema=", "schema names"),
-        ("postgresql://h/app?secret=hunter2", "libpq cannot read it"),
+        ("postgresql://h/app?scheme=hunter2", "libpq does not know parameter scheme; ours are schema and prepare"),
+        ("postgresql://u:a?hunter2=b@h/app", "libpq does not know one of its parameters"),
         ("postgresql://h/app?hunter2", "cannot be read"),
+        ("postgresql://u:[hunter2@h/app", "cannot be read"),
+        ("postgresql://u:hun]ter2@h/app", "cannot be read"),
+        ("postgresql://u:hunter2%@h/app", "cannot be read"),
+        ("sqlite://[hunter2/app.db", "cannot be read"),
+        ("postgresql://h:hunter2/app", "port is a number"),
+        ("postgresql://h/app?connect_timeout=hunter2", "connect_timeout is a number"),
+        (f"postgresql://h/app?schema=hunter2{'x' * 57}", "schema has at most 63 bytes"),
+        (f"postgresql://h/app?schema=hunter2{'%C3%A4' * 29}", "schema has at most 63 bytes"),
+        ("postgresql://h/app?schema=pg_hunter2", "schema does not begin with pg_"),
+        ("postgresql://h/app?schema=$user", r"neither \$user"),
+        ("postgresql://h/app?schema=a$edgeoutbox$b", r"nor \$edgeoutbox\$"),
     ],
 )
 def test_p12_a_wrong_url_is_refused_without_its_values(url: str, because: str) -> None:
@@ -92,6 +109,83 @@ def test_p12_a_wrong_url_is_refused_without_its_values(url: str, because: str) -
     with pytest.raises(ConfigurationError, match=because) as refusal:
         open_storage(url)
     assert "hunter2" not in str(refusal.value) + repr(refusal.value.__cause__)
+    if "%" not in url:
+        assert "hunter2" not in "".join(traceback.format_exception(refusal.value)).replace(url, "")
+
+
+@pytest.mark.parametrize("url", ["postgresql://h1:1,h2/app", "postgresql://h/app?ssl=true&connect_timeout=3"])
+def test_what_libpq_knows_is_let_through(url: str) -> None:
+    """Several hosts and ports, and the parameters that it has other names for."""
+    assert address_of(url).conninfo == url
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"host": "127.0.0.1", "port": 1}, "check that it runs, and the host and the port"),
+        ({"host": "/nowhere-hunter2"}, "check that it runs, and the host and the port"),
+        ({"user": "hunter2"}, "has no such role"),
+        ({"dbname": "hunter2"}, "has no such database"),
+        ({"user": "database hunter2"}, "has no such role"),
+        ({"sslmode": "hunter2"}, "does not take a value of one of the url's parameters"),
+    ],
+)
+async def test_p12_why_there_is_no_connection_is_told_apart(
+    postgres_server: PostgresServer, changed: dict[str, Any], said: str
+) -> None:
+    """By the words of libpq, of which none is shown."""
+    storage = PostgresStorage(as_url(make_conninfo(postgres_server.conninfo, **changed)))
+    with pytest.raises(DatabaseUnavailable, match=said) as refusal:
+        await storage.open()
+    assert "hunter2" not in str(refusal.value) + repr(refusal.value.__cause__)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            'connection to server on socket "/refused" failed: FATAL:  password authentication failed for user "a"',
+            "login",
+        ),
+        ('FATAL:  no pg_hba.conf entry for host "1.2.3.4", user "a", database "b", no encryption', "login"),
+        ("fe_sendauth: no password supplied", "login"),
+        ('FATAL:  role "a" is not permitted to log in', "it needs LOGIN"),
+        ("FATAL:  sorry, too many clients already", "no connection left"),
+        ("FATAL:  the database system is starting up", "starting, stopping"),
+        ("server does not support SSL, but SSL was required", "TLS"),
+        ("session is read-only", "takes no writes"),
+        ("die Verbindung schlug fehl", "cannot be reached, or it refused the login, or has no such database"),
+    ],
+)
+def test_p12_the_words_of_a_connection_that_was_not_made(words: str, said: str) -> None:
+    """What cannot be read, as in another language, gets a sentence that names every reason."""
+    assert said in str(storage_error(psycopg.OperationalError(words)))
+
+
+async def test_a_server_that_is_too_old_is_refused(
+    open_: Open, postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the storage, and by `doctor`."""
+    url = as_url(postgres_server.fresh_schema(schema_sql()))
+    monkeypatch.setattr(psycopg.ConnectionInfo, "server_version", 130023)
+    with pytest.raises(StorageError, match="Postgres 13 is too old: 14 or later is needed"):
+        await open_(url)
+    [check] = check_database(url)
+    assert (check.ok, "Postgres 13 is too old" in check.detail) == (False, True)
+
+
+async def test_a_database_that_does_not_store_every_text_is_refused(
+    open_: Open, postgres_server: PostgresServer, role: str
+) -> None:
+    """Before there is anything in it: later each enqueue of such a text would fail."""
+    with postgres_server.connect() as connection:
+        connection.execute(f"CREATE DATABASE {role} ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0".encode())
+        try:
+            with pytest.raises(StorageError, match="stores text as LATIN1"):
+                await open_(as_url(make_conninfo(postgres_server.conninfo, dbname=role)))
+        finally:
+            connection.execute(f"DROP DATABASE {role} WITH (FORCE)".encode())
+            connection.execute(f"DROP ROLE {role}".encode())
 
 
 def test_without_its_driver_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,14 +258,9 @@ async def test_a_role_with_no_more_than_its_rows_suffices(
     """Where the tables are it works; where they are not it is told who has to make them."""
     conninfo = postgres_server.fresh_schema(schema_sql() if there else "")
     with psycopg.connect(conninfo, autocommit=True) as connection:
-        grants = "GRANT USAGE ON SCHEMA {} TO {}"
-        if there:
-            grants += "; GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {0} TO {1}"
-            grants += "; GRANT USAGE ON ALL SEQUENCES IN SCHEMA {0} TO {1}"
         [(schema,)] = connection.execute("SELECT current_schema()").fetchall()
-        names = [sql.Identifier(schema), sql.Identifier(role)]
-        for grant in grants.replace("{}", "{0}", 1).replace("{}", "{1}", 1).split("; "):
-            connection.execute(sql.SQL(grant).format(*names))
+        script = grants(schema, role) if there else f"GRANT USAGE ON SCHEMA {schema} TO {role}"
+        connection.execute(script.encode())
         opening = open_(as_url(make_conninfo(conninfo, user=role)))
         try:
             if there:
@@ -190,6 +279,13 @@ async def test_a_role_with_no_more_than_its_rows_suffices(
             connection.execute(sql.SQL("DROP ROLE {}").format(sql.Identifier(role)))
 
 
+@pytest.fixture
+def pooler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What shows that a pooler stands between: the process that it names is not the one that serves us."""
+    monkeypatch.setattr(psycopg.ConnectionInfo, "backend_pid", 0)
+
+
+@pytest.mark.usefixtures("pooler")
 async def test_nothing_is_expected_of_a_session(
     open_: Open, postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,7 +305,7 @@ async def test_nothing_is_expected_of_a_session(
         await give_back(self, session)
 
     monkeypatch.setattr(Sessions, "_give_back", pooled)
-    storage = await open_(f"{as_url(postgres_server.fresh_schema())}&prepare=off")
+    storage = await open_(as_url(postgres_server.fresh_schema()))
     for n in range(12):
         await enqueue(storage, f"k{n}", "lane")
         held = await claim(storage)
@@ -218,6 +314,49 @@ async def test_nothing_is_expected_of_a_session(
     assert await storage.claim([served()], 1, "one") == []
     assert len(left) > 80
     assert [rows for rows in left if rows] == []
+
+
+@pytest.mark.usefixtures("pooler")
+async def test_through_a_pooler_nobody_listens(
+    open_: Open, postgres_server: PostgresServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is said, and what another program commits is found by polling, as when nobody can listen."""
+    with caplog.at_level(logging.INFO, "edgeoutbox"):
+        storage = await open_(as_url(postgres_server.fresh_schema()))
+    assert [record.__dict__.get("event") for record in caplog.records] == ["storage.listen.pooled"]
+    assert not storage._watch.listening
+    loop = asyncio.get_running_loop()
+    asked = loop.time()
+    assert await storage.changed(storage.mark(), 60.0) is True
+    assert loop.time() - asked < watch.POLL_LISTENING
+
+
+@pytest.mark.parametrize(
+    ("url", "direct", "through"),
+    [("", True, False), ("&prepare=on", True, True), ("&prepare=off", False, False)],
+    ids=["unsaid", "on", "off"],
+)
+async def test_through_a_pooler_nothing_is_prepared_unless_it_is_told_to(
+    postgres_server: PostgresServer, request: pytest.FixtureRequest, url: str, direct: bool, through: bool
+) -> None:
+    """A name of ours would be another program's statement in the session that it is lent."""
+    sessions = Sessions(address_of(as_url(postgres_server.fresh_schema()) + url))
+    for prepares in (direct, through):
+        session = await sessions.connect()
+        for _ in range(PREPARE_AFTER + 1):
+            await session.execute("SELECT 1")
+        assert bool(await session.execute("SELECT name FROM pg_prepared_statements")) is prepares
+        assert session.idle
+        await session.close()
+        request.getfixturevalue("pooler")
+
+
+def test_a_poolers_refusals_say_what_to_do() -> None:
+    """Of a parameter that it does not pass on, and of a statement that was prepared in another session."""
+    refused = storage_error(psycopg.OperationalError("FATAL:  unsupported startup parameter: options"))
+    assert "name the schema with schema= in the url" in str(refused)
+    for error in (psycopg.errors.InvalidSqlStatementName, psycopg.errors.DuplicatePreparedStatement):
+        assert "prepare=off" in str(storage_error(error()))
 
 
 async def test_a_callers_connection_must_lead_to_the_same_tables(open_: Open, postgres_server: PostgresServer) -> None:

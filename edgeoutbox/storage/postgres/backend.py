@@ -81,7 +81,7 @@ class PostgresStorage:
         self._sessions.open()
         try:
             async with self._sessions.session() as session:
-                schema.require_server(session)
+                schema.require_server(session.raw.info)
                 self._sessions.schema = session.schema = await schema.resolve(session)
                 self._facts = await schema.migrate(session)
             self._producing.start()

@@ -19,7 +19,7 @@ from psycopg.pq import TransactionStatus
 from edgeoutbox.errors import DatabaseBusy, DatabaseUnavailable, StorageError
 from edgeoutbox.storage.postgres.errors import storage_error
 from edgeoutbox.storage.postgres.running import Run, run
-from edgeoutbox.storage.postgres.sessions import Session, Sessions
+from edgeoutbox.storage.postgres.sessions import LIFE, Session, Sessions
 from edgeoutbox.storage.statements.steps import Statement, Steps
 
 Item = TypeVar("Item")
@@ -63,12 +63,15 @@ kept until their next ANALYZE, however many rows come until then. Servers before
 would compile it (`jit`) for a second, each time.
 """
 
+AT_LEAST_ON = "'on', 'remote_apply'"
+"""The values of synchronous_commit that wait for every disk that 'on' waits for."""
+
 # A fence that was answered must survive a loss of power, whatever the server, the database or the role prefers. What is
 # stronger than 'on' stays.
 SETTINGS = f"""
 SELECT set_config('lock_timeout', CAST(CAST(? AS bigint) AS text), true), set_config('statement_timeout', '30s', true),
        set_config('idle_in_transaction_session_timeout', '30s', true),
-       CASE WHEN current_setting('synchronous_commit') IN ('off', 'local')
+       CASE WHEN current_setting('synchronous_commit') NOT IN ({AT_LEAST_ON})
             THEN set_config('synchronous_commit', 'on', true) END,
        {", ".join(f"set_config('{name}', 'off', true)" for name in BY_INDEX)}
 """
@@ -76,7 +79,8 @@ SELECT set_config('lock_timeout', CAST(CAST(? AS bigint) AS text), true), set_co
 # A transaction that has written nothing has no id, and its commit nothing to lose.
 WROTE = "SELECT CAST(pg_current_xact_id_if_assigned() AS text)"
 
-FATE = "SELECT pg_xact_status(CAST(CAST(? AS text) AS xid8))"
+# In which of its lives the server says so belongs into one statement: through a pooler it may crash between two.
+FATE = f"SELECT pg_xact_status(CAST(CAST(? AS text) AS xid8)), ({LIFE})"
 
 Many: TypeAlias = Callable[[Sequence[Any]], Steps[Sequence[Any]]]
 """A state change that is made for many operations at once: an item in, an answer out, for each."""
@@ -305,8 +309,8 @@ class Committer:
                     try:
                         session = await self._sessions.connect()
                         try:
-                            [(fate,)] = await session.execute(FATE, (xid,))
-                            if fate == "committed" and session.life != life:
+                            [(fate, said_in)] = await session.execute(FATE, (xid,))
+                            if fate == "committed" and said_in != life:
                                 fate = None
                         finally:
                             await session.close()

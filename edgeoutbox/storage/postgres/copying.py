@@ -9,6 +9,7 @@ import psycopg
 from edgeoutbox.errors import NoSchema, NotPossible, StorageError
 from edgeoutbox.storage.postgres import schema
 from edgeoutbox.storage.postgres.address import address_of
+from edgeoutbox.storage.postgres.committer import AT_LEAST_ON
 from edgeoutbox.storage.postgres.deciding import LOCK_KINDS
 from edgeoutbox.storage.postgres.errors import storage_error
 from edgeoutbox.storage.postgres.running import run
@@ -25,8 +26,9 @@ LOCK_WITHIN = 3000
 """Milliseconds to wait for a lock of a table; everybody who comes after us waits behind us meanwhile."""
 
 # A hold that is lost with the power would let the source send what is at the destination already.
-DURABLE = """
-SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') IN ('off', 'local')
+DURABLE = f"""
+SELECT set_config('synchronous_commit', 'on', true)
+WHERE current_setting('synchronous_commit') NOT IN ({AT_LEAST_ON})
 """
 
 BEGIN: tuple[Statement, ...] = (
@@ -94,8 +96,8 @@ class PostgresPlace:
             facts = await schema.facts(session)
             if facts is None:
                 raise NoSchema(
-                    f"the database has no edgeoutbox tables in the schema {session.schema}; name theirs with ?schema= "
-                    "in the url"
+                    f"the database has no edgeoutbox tables in the schema {session.schema}; make them with "
+                    "'edgeoutbox migrate', or name the schema that they are in with ?schema= in the url"
                 )
             self._identity = "postgres", facts.database, facts.schema
             self._session = session
@@ -108,7 +110,7 @@ class PostgresPlace:
     async def _connected(self) -> AsyncIterator[Session]:
         session = await Sessions(self._address).connect()
         try:
-            schema.require_server(session)
+            schema.require_server(session.raw.info)
             session.schema = await schema.resolve(session)
             yield session
         except psycopg.Error as error:

@@ -4,6 +4,7 @@ import re
 from importlib.resources import files
 
 import psycopg
+from psycopg import ConnectionInfo
 
 from edgeoutbox.errors import NoSchema, StorageError
 from edgeoutbox.storage.postgres.errors import storage_error
@@ -32,8 +33,7 @@ _BEGIN, _COMMIT = "BEGIN ISOLATION LEVEL READ COMMITTED;\n", "COMMIT;"
 
 _MISSING = (
     "the database has no edgeoutbox tables in the schema {schema}, and this role may not make them; run "
-    "'edgeoutbox migrate' once with a role that may, and grant this one SELECT, INSERT, UPDATE and DELETE on the "
-    "tables and USAGE on the sequence and the schema"
+    "'edgeoutbox migrate' once with a role that may, and grant this one what it prints"
 )
 
 
@@ -42,11 +42,16 @@ def schema_sql() -> str:
     return files("edgeoutbox.storage").joinpath("postgres.sql").read_text(encoding="utf-8")
 
 
-def require_server(session: Session) -> None:
-    """Refuse a server that the schema cannot live in."""
-    version = session.raw.info.server_version
+def require_server(said: ConnectionInfo) -> None:
+    """Refuse a server, or a database in it, that the schema cannot live in."""
+    version = said.server_version
     if version < MINIMUM:
         raise StorageError(f"Postgres {version // 10000} is too old: {MINIMUM // 10000} or later is needed")
+    encoding = said.parameter_status("server_encoding")
+    if encoding not in {"UTF8", None}:  # None: a pooler keeps it to itself
+        raise StorageError(
+            f"the database stores text as {encoding}, which has no place for all of it; use one with ENCODING 'UTF8'"
+        )
 
 
 async def resolve(session: Session) -> str:
@@ -111,20 +116,24 @@ SET LOCAL search_path = {name};
 
 
 def grants(schema: str, role: str) -> str:
-    """What a role that runs or enqueues needs, as SQL; the names are quoted where that is needed."""
+    """What a role that runs or enqueues needs, as SQL. It may read what the guard decides by, and write the rest."""
     text = schema_sql()
     tables = re.findall(r"^CREATE TABLE IF NOT EXISTS (\w+)", text, re.MULTILINE)
     [sequence] = re.findall(r"^CREATE SEQUENCE IF NOT EXISTS (\w+)", text, re.MULTILINE)
-    within = quoted(schema) if _PLAIN.fullmatch(schema) is None else schema
-    listed = ",\n  ".join(f"{within}.{table}" for table in tables)
+    within = quoted(schema)
+    read, written = (
+        ",\n  ".join(f"{within}.{table}" for table in tables if (table in RULES) is rules) for rules in (True, False)
+    )
     return (
         f"GRANT USAGE ON SCHEMA {within} TO {role};\n"
-        f"GRANT SELECT, INSERT, UPDATE, DELETE ON\n  {listed}\nTO {role};\n"
+        f"GRANT SELECT ON\n  {read}\nTO {role};\n"
+        f"GRANT SELECT, INSERT, UPDATE, DELETE ON\n  {written}\nTO {role};\n"
         f"GRANT USAGE ON SEQUENCE {within}.{sequence} TO {role};\n"
     )
 
 
-_PLAIN = re.compile(r"[a-z_][a-z0-9_]*")
+RULES = ("agent_action_schema", "agent_action_transition", "agent_action_stop_reason")
+"""The tables that the guard decides by: who may write them could allow itself any step."""
 
 
 async def _apply(session: Session) -> int | None:

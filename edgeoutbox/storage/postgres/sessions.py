@@ -1,7 +1,8 @@
 """Connections to the server: a few, opened when they are needed and kept for the next who asks.
 
 Nothing may be expected of a connection but that it is one: through a pooler such as pgbouncer two transactions of one
-connection run in two sessions of the server.
+connection run in two sessions of the server. What is left behind in one is everybody's: a statement that was prepared
+under a name of ours runs in the place of another's of that name, without an error.
 
 psycopg_pool connects in the background and waits between its tries; here whoever needs a connection makes it, so that
 the first call after an outage works, and one during it says at once that the server is away.
@@ -19,7 +20,7 @@ from psycopg.pq import TransactionStatus
 
 from edgeoutbox.errors import DatabaseUnavailable, StorageError
 from edgeoutbox.storage.postgres.address import Address
-from edgeoutbox.storage.postgres.errors import storage_error
+from edgeoutbox.storage.postgres.errors import READ_ONLY, storage_error
 from edgeoutbox.storage.postgres.spelling import AsGiven, positional, spell
 from edgeoutbox.storage.statements.steps import Row, Statement
 
@@ -38,6 +39,9 @@ PREPARE_AFTER = 5
 # A crash of the server throws its statistics away, and nothing else gives them a new beginning but a person.
 LIFE = "SELECT CAST(stats_reset AS text) FROM pg_stat_bgwriter"
 
+# The process that serves us: a pooler names another when we connect, or we could cancel what runs for somebody else.
+_SERVED_BY = f"SELECT ({LIFE}), pg_backend_pid()"
+
 # What libpq takes to mean that the other side is gone, where it would wait for hours.
 _DEFAULTS = {
     "connect_timeout": CONNECT_WITHIN,
@@ -55,13 +59,15 @@ class Session:
     """A connection in autocommit mode: transactions are statements.
 
     `life` tells two lives of the server apart: a server that crashed gives the ids of transactions that it lost again.
+    `pooled` is whether a pooler stands between.
     """
 
-    def __init__(self, raw: Raw, schema: str | None, *, prepares: bool, life: str | None = None) -> None:
+    def __init__(self, raw: Raw, schema: str | None, *, prepares: bool = False, life: str | None = None) -> None:
         self.raw = raw
         self.schema = schema
         self.prepares = prepares
         self.life = life
+        self.pooled = False
 
     @property
     def lost(self) -> bool:
@@ -106,6 +112,8 @@ class Session:
             # psycopg believes that what followed the failure is prepared, and would ask for it by name ever after: this
             # connection prepares no more, and is not lent again.
             self.raw.prepare_threshold = None
+            if _is_of_standby(failed, statements[0][0]) and self.raw.info.transaction_status == TransactionStatus.IDLE:
+                raise DatabaseUnavailable(f"{READ_ONLY} (SQLSTATE 0A000)") from None
             raise failed
         return cursors
 
@@ -117,6 +125,11 @@ class Session:
     async def close(self) -> None:
         """Close the connection."""
         await self.raw.close()
+
+
+def _is_of_standby(error: BaseException, first: str) -> bool:
+    """Whether the server may have refused to begin a transaction that writes, which a standby says in these words."""
+    return getattr(error, "sqlstate", None) == "0A000" and first.startswith("BEGIN")
 
 
 class Sessions:
@@ -142,19 +155,20 @@ class Sessions:
         """Make a new connection, which whoever asked closes. Raises `DatabaseUnavailable`."""
         try:
             conninfo = make_conninfo(self._address.conninfo, **self._defaults())
-            raw = await AsyncConnection.connect(
-                conninfo, autocommit=True, prepare_threshold=PREPARE_AFTER if self._address.prepare else None
-            )
+            raw = await AsyncConnection.connect(conninfo, autocommit=True, prepare_threshold=None)
         except psycopg.Error as error:
             raise storage_error(error) or error from None  # its text may hold the address
-        session = Session(raw, self.schema, prepares=self._address.prepare)
+        session = Session(raw, self.schema)
         try:
-            [(session.life,)] = await session.execute(LIFE)
+            [(session.life, process)] = await session.execute(_SERVED_BY)
         except BaseException as error:
             await session.close()
             if isinstance(error, psycopg.Error):
                 raise storage_error(error) or error from None
             raise
+        session.pooled = process != raw.info.backend_pid
+        session.prepares = not session.pooled if self._address.prepare is None else self._address.prepare
+        raw.prepare_threshold = PREPARE_AFTER if session.prepares else None
         return session
 
     def _defaults(self) -> dict[str, Any]:

@@ -1,8 +1,10 @@
 """Waking: notice that somebody committed.
 
-The schema notifies; one connection of its own listens, and is made again when it is lost. Where notifications do not
-arrive, as through a pooler that lends sessions by the transaction, and as a safety net everywhere, `changed` says after
-a while that there may have been a commit.
+The schema notifies; one connection of its own listens, and is made again when it is lost. While nobody listens, and as
+a safety net everywhere, `changed` says after a while that there may have been a commit.
+
+Through a pooler nobody listens: one that lends sessions by the transaction would leave the LISTEN behind in one, whose
+notifications then reach whoever has borrowed it, and are kept by a driver that does not expect them.
 """
 
 import asyncio
@@ -101,6 +103,8 @@ class Watch:
             try:
                 session = await self._sessions.connect()
                 try:
+                    if session.pooled:
+                        break
                     session.raw.add_notify_handler(self._heard)
                     await session.execute(f"LISTEN {CHANNEL}")
                     self._listening = True
@@ -124,6 +128,12 @@ class Watch:
             self.raise_mark()
             await asyncio.sleep(BACKOFF[min(tries, len(BACKOFF) - 1)])
             tries += 1
+        telemetry.event(
+            logging.INFO,
+            "storage.listen.pooled",
+            what="a pooler stands between, through which no notification comes: the database is polled",
+        )
+        first.set()
 
     async def _listen(self, session: Session) -> None:
         while True:
