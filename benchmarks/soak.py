@@ -24,8 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.soaking import past
+from benchmarks.soaking.doubts import DOUBTS, Doubt, unexplained
 from benchmarks.soaking.kinds import Ports, adapters_of
-from benchmarks.soaking.ledger import Row, by_state, read_told, unbalanced, unswept
+from benchmarks.soaking.ledger import Row, by_state, lines, never, read_told, unbalanced, unswept
 from benchmarks.soaking.producer import plain_request
 from benchmarks.soaking.providers import Arrivals, Provider, Weather, WeatheredRelay
 from benchmarks.soaking.samples import Sample, growing, resident_mb, size_mb
@@ -88,7 +89,7 @@ class Plan:
     def lasting(cls, seconds: float) -> "Plan":
         """The plan of a load of so many seconds: all of it more often in a short one."""
         if seconds < JUDGED_FROM:
-            return cls(seconds, 1.0, (4.0, 8.0), 1.5, 8.0)
+            return cls(seconds, 1.0, (4.0, 8.0), 1.5, min(8.0, seconds / 4))
         return cls(seconds, 5.0, (15.0, 30.0), 3.0, 30.0)
 
 
@@ -103,11 +104,15 @@ class Soak:
     weather: Weather = field(init=False)
     arrivals: Arrivals = field(default_factory=Arrivals)
     samples: list[Sample] = field(default_factory=list)
-    kills: int = 0
     began: int = 0
 
     def __post_init__(self) -> None:
         self.weather = Weather(self.seed)
+
+    @property
+    def kills(self) -> int:
+        """How many executors were killed."""
+        return len(self.arrivals.causes.killed)
 
     async def run(self) -> tuple[dict[str, Any], list[str]]:
         """Its figures, and what does not hold."""
@@ -161,35 +166,32 @@ class Soak:
             neighbours = await self._start("neighbours", str(file), str(self.plan.load), *holding)
             stack.push_async_callback(stop, neighbours)
             self.weather.fair = False
-            sampling = asyncio.create_task(self._sample(file, stays.pid))
-            killing = asyncio.create_task(self._kill_and_replace(file, ports))
-            try:
+            async with asyncio.TaskGroup() as beside:  # what fails in it ends the run
+                sampling = beside.create_task(self._sample(file, stays.pid))
+                killing = beside.create_task(self._kill_and_replace(file, ports, stack))
                 await asyncio.sleep(self.plan.bad)
                 self.weather.fair = True
-                mortal = await killing
-                stack.push_async_callback(stop, mortal)
+                await killing
                 told, _ = await neighbours.communicate()
                 broken = await self._ended_well({"producer": producer, "neighbours": neighbours})
                 broken += await self._until_all_ended(file)
-            finally:
-                for task in (sampling, killing):
-                    task.cancel()
-                await asyncio.gather(sampling, killing, return_exceptions=True)
+                sampling.cancel()
             alive = stays.returncode is None
             swept_at = round(time.time() * 1000)
         if not alive:
             broken.append("the executor that was not killed ended by itself; see its log")
         figures, unheld = self._balance(file, ledger, moments, json.loads(told or "{}"), swept_at)
-        flat = growing(self.samples) if self.plan.load >= JUDGED_FROM else None
+        judged = self.plan.load >= JUDGED_FROM
+        grows = growing(self.samples) if judged else []
         figures = {
             "driver": self.driver,
             "capacity_per_s": round(capacity),
             "load_per_s": round(rate),
             "kills": self.kills,
             **figures,
-            "flat": "not judged: too short" if flat is None else not flat,
+            "flat": not grows if judged else "not judged: too short",
         }
-        return figures, broken + unheld + (flat or [])
+        return figures, broken + unheld + grows
 
     async def _start(self, program: str, *arguments: str) -> asyncio.subprocess.Process:
         with (self.where / f"{program}.log").open("ab") as log:
@@ -206,8 +208,8 @@ class Soak:
             raise SystemExit(f"an executor did not start: {(self.where / 'executor.log').read_text(encoding='utf-8')}")
         return process
 
-    async def _kill_and_replace(self, file: Path, ports: Ports) -> asyncio.subprocess.Process:
-        """The executor that is left when the killing ends."""
+    async def _kill_and_replace(self, file: Path, ports: Ports, stack: AsyncExitStack) -> None:
+        """Leaves an executor to the stack when the killing ends."""
         chance = random.Random(self.seed)  # noqa: S311 - no secret
         mortal = await self._executor(file, ports)
         try:
@@ -215,12 +217,12 @@ class Soak:
                 await asyncio.sleep(chance.uniform(*self.plan.kill))
                 mortal.kill()
                 await mortal.wait()
-                self.kills += 1
+                self.arrivals.causes.killed[str(mortal.pid)] = round(time.time() * 1000)
                 mortal = await self._executor(file, ports)
         except BaseException:
             await stop(mortal)
             raise
-        return mortal
+        stack.push_async_callback(stop, mortal)
 
     async def _sample(self, file: Path, pid: int) -> None:
         began = time.monotonic()
@@ -274,7 +276,9 @@ class Soak:
         [(enqueued, heard, holds, owed, orphans, integrity)] = self._look(file, SUMS, 0)
         told = read_told(ledger)
         must_be_swept = swept_at - round(SWEPT_WITHIN * 1000)
+        doubts = [Doubt(*row) for row in self._look(file, DOUBTS, self.began)]
         broken = unbalanced(rows, told, self.arrivals.order) + unswept(moments, left, (must_be_swept, swept_at))
+        broken += lines(unexplained(doubts, self.arrivals.causes))
         swept = sum(moment.count for moment in moments) - sum(left.values())
         drafts = sum(row.kind == "draft" for row in rows)
         equal = {
@@ -284,15 +288,22 @@ class Soak:
             "attempts of no action": (orphans, 0),
             "locks that the neighbour held, and counted": (neighbours.get("holds"), holds),
             "integrity check": (integrity, "ok"),
-            "anything swept": (swept > 0, True),
-            "anything killed": (self.kills > 0, True),
         }
+        broken += never(
+            {
+                "swept": swept,
+                "an executor killed": self.kills,
+                "the lock held by the neighbour": neighbours.get("holds", 0),
+                "a snapshot pinned by the other": neighbours.get("pins", 0),
+            }
+        )
         broken += [f"{what}: {found}, not {wanted}" for what, (found, wanted) in equal.items() if found != wanted]
         figures = {
             "enqueued": len(told.there),
             "rolled_back": len(told.committed) - len(told.there),
             "swept": swept,
             **neighbours,
+            "unanswered": len(self.arrivals.causes.unanswered),
             "ended": dict(by_state(rows)),
             "states": dict(Counter(row.state for row in rows)),
             "peaks_mb": {

@@ -4,6 +4,7 @@ python -m benchmarks.soaking.executor sqlite+apsw:///soak.db RELAY_PORT PROVIDER
 """
 
 import asyncio
+import os
 import signal
 import sys
 
@@ -17,7 +18,8 @@ async def carry_out(url: str, ports: Ports) -> None:
     """Run until told to stop."""
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    async with Outbox(url, adapters_of(ports)) as outbox, Executor(outbox, concurrency=CONCURRENCY):
+    owner = str(os.getpid())
+    async with Outbox(url, adapters_of(ports)) as outbox, Executor(outbox, concurrency=CONCURRENCY, owner=owner):
         print("ready", flush=True)
         await stop.wait()
 

@@ -76,8 +76,7 @@ def unbalanced(rows: Sequence[Row], told: Told, order: Sequence[str]) -> list[st
         "UNCERTAIN, though not at most once": [r.key for r in rows if r.state == "UNCERTAIN" and r.kind != "email"],
     }
     bent = out_of_order(_in_lanes(rows), order)
-    lines = [_line(what, keys) for what, keys in findings.items() if keys]
-    return [*lines, *([f"{bent} arrived after a later one of their lane"] if bent else [])]
+    return [*lines(findings), *([f"{bent} arrived after a later one of their lane"] if bent else [])]
 
 
 def unswept(moments: Iterable[Moment], left: Mapping[int, int], swept_at: Sequence[int]) -> list[str]:
@@ -86,19 +85,29 @@ def unswept(moments: Iterable[Moment], left: Mapping[int, int], swept_at: Sequen
     `swept_at` has the time before which everything due must be gone, and the latest at which anything could be swept.
     """
     must, could = swept_at
-    lines = []
+    found = []
     for moment in moments:
         due = moment.ended_at + DAY * 1000
         there = left.get(moment.ended_at, 0)
         if due <= must and there:
-            lines.append(f"{there} actions, due to be swept {(could - due) / 1000:.0f} s ago, are there")
+            found.append(f"{there} actions, due to be swept {(could - due) / 1000:.0f} s ago, are there")
         if due > could and there != moment.count:
-            lines.append(f"{moment.count - there} actions were swept {(due - could) / 1000:.0f} s too early")
-    return lines[:SHOWN]
+            found.append(f"{moment.count - there} actions were swept {(due - could) / 1000:.0f} s too early")
+    return found[:SHOWN]
 
 
 def _in_lanes(rows: Iterable[Row]) -> dict[str, Sent]:
     return {row.key: Sent(row.id, row.key, row.lane, State(row.state)) for row in rows if row.lane is not None}
+
+
+def lines(findings: Mapping[str, Iterable[str]]) -> list[str]:
+    """A line for each finding that has keys."""
+    return [_line(what, keys) for what, keys in findings.items() if keys]
+
+
+def never(counts: Mapping[str, int]) -> list[str]:
+    """A line for each thing that was planned and did not happen: what it would have broken nobody saw."""
+    return [f"{what}: not once in the whole run" for what, count in counts.items() if count < 1]
 
 
 def _line(what: str, keys: Iterable[str]) -> str:

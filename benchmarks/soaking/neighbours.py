@@ -9,15 +9,17 @@ import json
 import random
 import sqlite3
 import sys
-import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 from edgeoutbox import prepare
 
 REST = 3.0
 """How much longer a neighbour rests than it stays, on average."""
+SURE = REST * 0.75 + 1.0
+"""How many times its longest stay a neighbour must have, to stay once for certain."""
 
 
 def hold(connection: sqlite3.Connection, seconds: float) -> None:
@@ -58,16 +60,10 @@ def main() -> None:
     """Be both."""
     file, seconds, longest_hold, longest_pin, seed = sys.argv[1], *map(float, sys.argv[2:])
     ends = time.monotonic() + seconds
-    counts = {"holds": 0, "pins": 0}
-
-    def reads() -> None:
-        counts["pins"] = neighbour(file, ends, longest_pin, int(seed), pin)
-
-    reader = threading.Thread(target=reads)
-    reader.start()
-    counts["holds"] = neighbour(file, ends, longest_hold, int(seed) + 1, hold)
-    reader.join()
-    print(json.dumps(counts))
+    with ThreadPoolExecutor(1) as readers:
+        reading = readers.submit(neighbour, file, ends, longest_pin, int(seed), pin)
+        holds = neighbour(file, ends, longest_hold, int(seed) + 1, hold)
+        print(json.dumps({"holds": holds, "pins": reading.result()}))
 
 
 if __name__ == "__main__":

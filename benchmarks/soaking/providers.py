@@ -9,6 +9,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
+from benchmarks.soaking.doubts import Causes
 from benchmarks.soaking.kinds import HOST
 from edgeoutbox.testing.relay import Answer, Drop, On, Point, Reset, ScriptedRelay
 
@@ -34,20 +35,7 @@ class Weather:
         return self._random.uniform(least, most)
 
 
-class Arrivals:
-    """The keys of what arrived, in order, whoever took it; a token that a provider knows already does not arrive."""
-
-    def __init__(self) -> None:
-        self.order: list[str] = []
-        self.times: Counter[str] = Counter()
-
-    def arrived(self, key: str) -> None:
-        """Note one."""
-        self.order.append(key)
-        self.times[key] += 1
-
-
-_AT = {
+_AT: dict[Point, dict[str, float]] = {
     Point.RCPT: {"later": 0.02, "nobody": 0.01},
     Point.DOT: {"broken": 0.01, "dropped": 0.005, "full": 0.01},
 }
@@ -58,6 +46,26 @@ _STEPS = {
     "dropped": On(Point.DOT, Drop(), keeps=False),
     "full": On(Point.DOT, Answer(452, "4.3.1 full")),
 }
+_SILENT = frozenset({"broken", "dropped"})
+UNANSWERED = sum(share for drawn, share in _AT[Point.DOT].items() if drawn in _SILENT)
+"""The share of emails that bad weather leaves without an answer."""
+
+
+class Arrivals:
+    """The keys of what arrived, in order, whoever took it; a token that a provider knows already does not arrive.
+
+    `causes` has the emails that the relay was to answer, and did not.
+    """
+
+    def __init__(self) -> None:
+        self.causes = Causes(UNANSWERED)
+        self.order: list[str] = []
+        self.times: Counter[str] = Counter()
+
+    def arrived(self, key: str) -> None:
+        """Note one."""
+        self.order.append(key)
+        self.times[key] += 1
 
 
 class WeatheredRelay(ScriptedRelay):
@@ -67,10 +75,18 @@ class WeatheredRelay(ScriptedRelay):
         super().__init__(host=HOST)
         self._weather = weather
         self._arrivals = arrivals
+        self._to: dict[int, str] = {}
 
     def line_of(self, point: Point, nth: int, connection: int) -> On | None:  # noqa: ARG002 - every time
         """What the weather says at this moment."""
         drawn = self._weather.draw(_AT[point]) if point in _AT else None
+        if point is Point.RCPT:
+            self._to[connection] = self.commands[-1][1].partition("<")[2].partition("@")[0]
+        if point is Point.DOT:
+            key, causes = self._to.pop(connection), self._arrivals.causes
+            causes.asked += 1
+            if drawn in _SILENT:
+                causes.unanswered.append(key)
         return None if drawn is None else _STEPS[drawn]
 
     def take(self, connection: int, mail_from: str, recipients: Iterable[str], content: bytes) -> None:  # noqa: ARG002

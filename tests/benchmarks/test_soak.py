@@ -1,12 +1,20 @@
 import json
 import os
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from benchmarks.soaking.ledger import Row, Told, unbalanced, unswept
+from benchmarks import soak
+from benchmarks.soak import Plan, Soak
+from benchmarks.soaking import neighbours
+from benchmarks.soaking.doubts import WINDOW, Causes, Doubt, unexplained
+from benchmarks.soaking.ledger import Row, Told, lines, never, unbalanced, unswept
 from benchmarks.soaking.past import DAY, Moment
 from benchmarks.soaking.samples import Sample, growing
 
@@ -75,7 +83,87 @@ def test_what_stays_is_flat() -> None:
     samples = _samples()
     pinned = [Sample(s.at, s.resident, s.file, 100.0, s.ended) if 31 < n < 36 else s for n, s in enumerate(samples)]
     assert growing(samples) == growing(pinned) == []
-    assert growing(samples[:19]) is None
+
+
+def test_what_was_not_measured_is_not_flat() -> None:
+    """A sampler that stops early has seen nothing stay."""
+    assert growing(_samples()[:19]) == ["19 samples were taken, too few to say whether anything grows"]
+    assert growing([]) != []
+
+
+@pytest.mark.asyncio
+async def test_a_run_that_cannot_measure_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the sampler raises ends the run at once, and nothing of it is left running."""
+
+    def unreadable(_: int) -> float:
+        raise OSError("no such process")
+
+    async def capacity(_: Soak) -> float:
+        return 50.0
+
+    monkeypatch.setattr(soak, "resident_mb", unreadable)
+    monkeypatch.setattr(Soak, "_capacity", capacity)
+    with pytest.RaisesGroup(pytest.RaisesExc(OSError, match="no such process")):
+        await Soak(tmp_path, "apsw", Plan.lasting(soak.SHORTEST), seed=1).run()
+
+
+def test_a_neighbour_that_fails_is_no_neighbour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In its thread, or in the other: the program does not end well."""
+    file = tmp_path / "some.db"
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute("CREATE TABLE soak_till (holds)")
+    monkeypatch.setattr(sys, "argv", ["neighbours", str(file), "0.2", "0.01", "0.01", "1"])
+    monkeypatch.setattr(neighbours, "pin", lambda connection, _: connection.execute("SELECT pins FROM soak_till"))
+    with pytest.raises(sqlite3.OperationalError, match="no such column"):
+        neighbours.main()
+
+
+@pytest.mark.parametrize("seconds", [soak.SHORTEST, 30.0, soak.JUDGED_FROM - 1, soak.JUDGED_FROM, 3600.0])
+def test_everything_that_is_planned_has_time_to_happen(seconds: float) -> None:
+    """Each neighbour stays once at least, however its rests are drawn, and an executor is killed."""
+    plan = Plan.lasting(seconds)
+    assert neighbours.SURE * max(plan.hold, plan.pin) <= seconds
+    assert max(plan.kill) <= plan.bad
+    assert never({"killed": 1, "pinned": 0}) == ["pinned: not once in the whole run"]
+
+
+def _doubt(**differs: Any) -> Doubt:
+    return replace(Doubt("email-1", "NO_CONFIRMATION", "17:ab", 1_000, 1_500, 1), **differs)
+
+
+@pytest.mark.parametrize(
+    ("doubt", "unanswered", "killed", "explained"),
+    [
+        (_doubt(), ["email-1"], {}, True),
+        (_doubt(stop_reason="ERROR_AFTER_WRITE"), ["email-1"], {}, True),
+        (_doubt(settled=1_000 + WINDOW), [], {}, True),
+        (_doubt(), [], {"17": 1_500}, False),
+        (_doubt(owner=None, fenced=None, settled=None, recorded=None), [], {}, False),
+        (_doubt(stop_reason="LEASE_LOST_AFTER_WRITE", settled=None, recorded=None), [], {"17": 1_200}, True),
+        (_doubt(stop_reason="LEASE_LOST_AFTER_WRITE", settled=None, recorded=None), [], {"17": 900}, False),
+        (_doubt(stop_reason="LEASE_LOST_AFTER_WRITE", settled=None, recorded=None), [], {"18": 1_200}, False),
+        (_doubt(stop_reason="LEASE_LOST_AFTER_WRITE", settled=20_000, recorded=0), [], {}, True),
+        (_doubt(stop_reason="READBACK_EXHAUSTED"), ["email-1"], {"17": 1_200}, False),
+    ],
+)
+def test_each_doubt_has_a_cause(doubt: Doubt, unanswered: list[str], killed: dict[str, int], explained: bool) -> None:
+    """The relay did not answer, the window was over, or its executor was killed under the fence or came too late."""
+    causes = Causes(0.1, 10, unanswered, killed)
+    line = ["1 UNCERTAIN, and nothing that happened explains it: email-1"]
+    assert lines(unexplained([doubt], causes)) == ([] if explained else line)
+
+
+def test_a_relay_that_answers_nobody_is_no_weather() -> None:
+    """Each doubt has its cause, and there are far more of them than bad weather leaves."""
+    keys = [f"email-{n}" for n in range(76)]
+    causes = Causes(0.015, 282, keys)
+    doubts = [_doubt(key=key) for key in keys]
+    [line] = lines(unexplained(doubts, causes))
+    assert line.startswith("76 left without an answer by the relay, which is more than 16 of 282: email-0, ")
+    assert lines(unexplained(doubts[:3], Causes(0.015, 282, keys[:3]))) == []
+    assert lines(unexplained(doubts[:2], Causes(0.015, 282, keys[:3]))) == [
+        "1 left without an answer by the relay, and not UNCERTAIN: email-2"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -83,7 +171,7 @@ def test_what_stays_is_flat() -> None:
 )
 def test_what_grows_is_told(name: str, words: str) -> None:
     """Each of the three, and the others not."""
-    [line] = growing(_samples(**{name: 0.6})) or [""]
+    [line] = growing(_samples(**{name: 0.6}))
     assert words in line
 
 

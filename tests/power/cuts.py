@@ -31,17 +31,19 @@ IN_MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108
 
 @dataclass(frozen=True)
 class Lived:
-    """What a life with cuts came to."""
+    """What a life came to, with what happened to its disk."""
 
     seed: int
-    cuts: tuple[str, ...]
+    happened: tuple[str, ...]
     broken: tuple[str, ...]
     calls: dict[str, int]
+    struck: dict[tuple[str, str], int]
+    """How often which fault came to which kind of call."""
 
     @property
     def told(self) -> str:
         """For whoever has to find out why."""
-        return f"seed {self.seed}, cut {' and '.join(self.cuts) or 'never'}: {'; '.join(self.broken) or 'all holds'}"
+        return f"seed {self.seed}, {' and '.join(self.happened) or 'nothing'}: {'; '.join(self.broken) or 'all holds'}"
 
 
 @cache
@@ -72,7 +74,7 @@ def live(folder: Path, seed: int, *, tamper: Sequence[str] = (), through: bool =
         _plan(life, call, Fault(what, call, at))
         if life.session():
             break
-        cuts.append(f"{what.removeprefix('cut ')} {call or 'provider call'} {at}")
+        cuts.append(f"{what} {call or 'provider call'} {at}")
         life.power_returns()
         if life.broken and not through:
             break
@@ -81,7 +83,7 @@ def live(folder: Path, seed: int, *, tamper: Sequence[str] = (), through: bool =
     if through or not life.broken:
         life.look(at_the_end=True)
     life.disk.close()
-    return Lived(seed, tuple(cuts), tuple(life.broken), dict(life.disk.calls))
+    return Lived(seed, tuple(cuts), tuple(life.broken), dict(life.disk.calls), dict(life.disk.struck))
 
 
 def _plan(life: Life, call: Call | None, fault: Fault) -> None:

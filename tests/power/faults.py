@@ -8,21 +8,15 @@ from edgeoutbox.testing.disk import CUT_AFTER, IO_ERROR, NO_SPACE, SHORT_READ, S
 from tests.power.cuts import Lived, ordinary
 from tests.power.life import Life
 
-TROUBLES: tuple[tuple[What, Call], ...] = (
-    (NO_SPACE, "write"),
-    (NO_SPACE, "write"),
-    (IO_ERROR, "write"),
-    (IO_ERROR, "sync"),
-    (IO_ERROR, "sync"),
-    (IO_ERROR, "read"),
-    (IO_ERROR, "truncate"),
-    (IO_ERROR, "size"),
-    (IO_ERROR, "open"),
-    (IO_ERROR, "access"),
-    (IO_ERROR, "delete"),
-    (SHORT_READ, "read"),
-    (SLOW, "sync"),
+CALLS: tuple[Call, ...] = ("open", "read", "write", "truncate", "sync", "size", "delete", "access", "lock")
+
+TROUBLES: tuple[tuple[What, Call | None], ...] = (
+    *((IO_ERROR, call) for call in (*CALLS, "write", "sync", None)),
+    *((NO_SPACE, call) for call in ("open", "write", "write", "truncate", "sync", None)),
+    *((SLOW, call) for call in (*CALLS, "sync", None)),
+    *((SHORT_READ, "read"),) * 3,
 )
+"""What happens to calls of which kind; `None`: to every call that it can happen to."""
 
 SESSIONS = 120
 """In how many starts a program must have come through troubles that end."""
@@ -52,20 +46,21 @@ def live_with_faults(folder: Path, seed: int) -> Lived:
     draw = random.Random(f"faults:{seed}")  # noqa: S311 - reproducible, not secret
     life = Life(folder, seed)
     life.provider.on_call = life.fence_is_certain
-    told = []
+    planned: list[Fault] = []
+    cuts = 0
     for _ in range(draw.randint(1, 3)):
         what, call = draw.choice(TROUBLES)
         trouble = Fault(
             what,
             call,
-            at=draw.randint(1, ordinary()[call]),
+            at=draw.randint(1, sum(ordinary()[each] for each in (CALLS if call is None else (call,)))),
             times=draw.choice((1, 2, 10, 30)),
             seconds=draw.choice((0.5, 2.5, 6.0)),
             # SQLite takes a page of the database that the disk does not have for zeros, and cannot be helped.
             file="-wal" if what == SHORT_READ else draw.choice(("", "", "-wal")),
         )
         life.disk.plan(trouble)
-        told.append(f"{what} in {trouble.times} x {call} {trouble.at}{trouble.file}")
+        planned.append(trouble)
     if draw.random() < 1 / 3:
         life.disk.plan(Fault(CUT_AFTER, "sync", at=draw.randint(10, ordinary()["sync"])))
     for _ in range(SESSIONS):
@@ -77,7 +72,7 @@ def live_with_faults(folder: Path, seed: int) -> Lived:
         if life.disk.powered:
             life.broken += outages.broken() if ended else []
         else:
-            told.append("power cut")
+            cuts += 1
             life.power_returns()
         if ended or life.broken:
             break
@@ -86,4 +81,10 @@ def live_with_faults(folder: Path, seed: int) -> Lived:
     if not life.broken:
         life.look(at_the_end=True)
     life.disk.close()
-    return Lived(seed, tuple(told), tuple(life.broken), dict(life.disk.calls))
+    happened = [_told(trouble) for trouble in planned if trouble.seen >= trouble.at] + ["a cut"] * cuts
+    return Lived(seed, tuple(happened), tuple(life.broken), dict(life.disk.calls), dict(life.disk.struck))
+
+
+def _told(trouble: Fault) -> str:
+    struck = min(trouble.times, trouble.seen - trouble.at + 1)
+    return f"{trouble.what} in {struck} x {trouble.call or 'any call'} {trouble.at}{trouble.file}"

@@ -185,6 +185,28 @@ def test_a_write_without_room_has_written_its_beginning(disk: Disk) -> None:
     file.xClose()
 
 
+def test_a_full_disk_can_be_read(disk: Disk) -> None:
+    """What needs room fails, a write by the reason's own code; everything else goes on."""
+    file = opened(disk, "old")
+    disk.plan(Fault(NO_SPACE, times=10**6))
+    assert code_of(lambda: file.xWrite(NEW, 0)) == apsw.SQLITE_FULL
+    assert code_of(lambda: file.xTruncate(10)) == ERRORS["truncate"]
+    assert code_of(lambda: file.xSync(0)) == ERRORS["sync"]
+    assert code_of(lambda: opened(disk, "new")) == ERRORS["open"]
+    file.xLock(apsw.SQLITE_LOCK_SHARED)
+    assert len(file.xRead(len(OLD), 0)) == file.xFileSize() == len(OLD)
+    file.xClose()
+
+
+def test_a_lock_fails_as_planned(disk: Disk) -> None:
+    """As every other call does."""
+    file = opened(disk, "old")
+    disk.plan(Fault(IO_ERROR, "lock"))
+    assert code_of(lambda: file.xLock(apsw.SQLITE_LOCK_SHARED)) == ERRORS["lock"]
+    file.xLock(apsw.SQLITE_LOCK_SHARED)
+    file.xClose()
+
+
 def test_what_a_failed_sync_lost_no_later_sync_brings_back() -> None:
     """The system believes that it is written: as on Linux, where the pages are clean after the error."""
     kept = Kept(bytearray(OLD), [Write(0, NEW), Truncation(600)])

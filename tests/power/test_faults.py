@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -11,8 +12,9 @@ from edgeoutbox import Executor, Outbox
 from edgeoutbox.errors import DatabaseUnavailable
 from edgeoutbox.storage.protocol import KindDeclaration, KindPolicy
 from edgeoutbox.testing import until
-from edgeoutbox.testing.disk import IO_ERROR, NO_SPACE, SLOW, Fault
-from tests.power.faults import Outages, live_with_faults
+from edgeoutbox.testing.disk import IO_ERROR, NO_SPACE, SLOW, Call, Fault
+from edgeoutbox.testing.disk.faults import NEEDS_ROOM
+from tests.power.faults import TROUBLES, Outages, live_with_faults
 from tests.power.life import Life, WitnessedStorage
 from tests.power.test_cuts import AT_ONCE
 from tests.power.virtual import run
@@ -25,6 +27,15 @@ def test_p7_p9_hold_whatever_else_happens_to_the_disk(folder: Path, first: int) 
     """Each fence is certain before its call, nothing is answered that is not so, and each outage is said once."""
     lived = [live_with_faults(folder / str(seed), seed) for seed in range(first, first + AT_ONCE)]
     assert [life.told for life in lived if life.broken] == []
+    assert len({struck for life in lived for struck in life.struck}) >= 15  # of what happens to calls of which kind
+
+
+def test_every_call_fails_and_is_slow_somewhere() -> None:
+    """Not only writes and syncs: lives draw from every kind of call."""
+    calls = set(get_args(Call))
+    for what in (IO_ERROR, SLOW):
+        assert calls == {call for each, call in TROUBLES if each == what} - {None}
+    assert {call for each, call in TROUBLES if each == NO_SPACE} - {None} == NEEDS_ROOM
 
 
 @pytest.mark.parametrize(

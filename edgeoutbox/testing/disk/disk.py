@@ -163,7 +163,7 @@ class Disk:
                 raise failure(call)
             case "no space":
                 half()
-                raise apsw.exception_for(apsw.SQLITE_FULL)
+                raise failure(call, full=True)
 
     def opened(self, file: "DiskFile") -> None:
         """Note an open file. One that others made in the folder is as uncertain as one that was made here."""
@@ -253,7 +253,7 @@ class DiskVfs(apsw.VFS):
 
 
 class DiskFile(apsw.VFSFile):
-    """One open file. Locks and shared memory are the operating system's; taking a lock needs power too."""
+    """One open file. Shared memory is the operating system's."""
 
     def __init__(self, disk: Disk, path: str, name: Any, flags: list[int]) -> None:
         self.path = path
@@ -304,9 +304,7 @@ class DiskFile(apsw.VFSFile):
 
     def xLock(self, level: int) -> None:  # noqa: N802 - SQLite's own name
         """Take a lock."""
-        if not self._disk.powered:
-            raise failure("lock")
-        super().xLock(level)
+        self._disk.call("lock", self.path, lambda: super(DiskFile, self).xLock(level))
 
     def xClose(self) -> None:  # noqa: N802 - SQLite's own name
         """Close; without power too, as the end of a process does."""

@@ -5,7 +5,10 @@ from typing import Literal, TypeAlias
 
 import apsw
 
-Call: TypeAlias = Literal["open", "read", "write", "truncate", "sync", "size", "delete", "access"]
+Call: TypeAlias = Literal["open", "read", "write", "truncate", "sync", "size", "delete", "access", "lock"]
+
+NEEDS_ROOM: frozenset[Call] = frozenset({"open", "write", "truncate", "sync"})
+"""What a full disk cannot do. Of a write SQLite learns why; to the others it is an error like any."""
 
 What: TypeAlias = Literal["cut before", "cut after", "no space", "i/o error", "short read", "slow"]
 
@@ -35,8 +38,8 @@ class Fault:
     """What happens to the `at`-th of the calls that fit, and to the `times - 1` that follow it.
 
     Calls fit by their kind (`None`: every kind) and by the end of the file's name. `seconds` is how long a slow one
-    takes. A "short read" finds the file ending in its middle. A cut "before" lets the call fail; one "after" lets it be
-    made and answered, and the next one fail.
+    takes. A "short read" finds the file ending in its middle; "no space" comes to calls that need room. A cut "before"
+    lets the call fail; one "after" lets it be made and answered, and the next one fail.
     """
 
     what: What
@@ -51,12 +54,12 @@ class Fault:
         """Whether this call is one of those; to be asked once for each call."""
         if (self.call is not None and self.call != call) or not path.endswith(self.file):
             return False
-        if self.what == SHORT_READ and call != "read":
+        if (self.what == SHORT_READ and call != "read") or (self.what == NO_SPACE and call not in NEEDS_ROOM):
             return False
         self.seen += 1
         return self.at <= self.seen < self.at + self.times
 
 
-def failure(call: str) -> Exception:
-    """The exception that tells SQLite that a call failed."""
-    return apsw.exception_for(ERRORS[call])
+def failure(call: str, *, full: bool = False) -> Exception:
+    """The exception that tells SQLite that a call failed, maybe as the disk was `full`."""
+    return apsw.exception_for(apsw.SQLITE_FULL if full and call == "write" else ERRORS[call])

@@ -10,7 +10,7 @@ from edgeoutbox.testing.simulation.disk import Disk
 from edgeoutbox.testing.simulation.model import SECRET, Model
 from edgeoutbox.testing.simulation.observer import Observer
 from edgeoutbox.testing.simulation.plan import Enqueue
-from edgeoutbox.testing.simulation.seen import Actor, Broken
+from edgeoutbox.testing.simulation.seen import Actor
 
 APPLICATION = Actor("app")
 
@@ -85,42 +85,40 @@ class Application:
             expires_at=None if want.expires_in is None else now + round(want.expires_in * 1000),
             max_attempts=want.max_attempts,
         )
-        held_by = self._observer.held_by(want.key)
         if want.via in {"commit", "rollback"}:
-            self._in_own_transaction(request, want, held_by)
+            self._in_own_transaction(request, rolls_back=want.via == "rollback")
             return
-        if want.via == "proposal":
-            answer = await self._outbox.propose(request)
-        else:
-            answer = await self._outbox.enqueue(request, supersede=want.supersede and want.lane is not None)
-        if self._observer.held_by(want.key) == held_by:
-            self._judge(lambda: self._model.enqueued(want.key, held_by, answer.id, created=answer.created))
+        proposed, supersede = want.via == "proposal", want.supersede
+        asked = self._model.asks(request, proposed=proposed, supersede=supersede)
+        try:
+            if proposed:
+                answer = await self._outbox.propose(request)
+            else:
+                answer = await self._outbox.enqueue(request, supersede=supersede)
+        except EdgeoutboxError:
+            self._judge(lambda: self._model.answered(asked, None))
+            raise
+        self._judge(lambda: self._model.answered(asked, answer))
 
-    def _in_own_transaction(self, request: ActionRequest, want: Enqueue, held_by: int | None) -> None:
+    def _in_own_transaction(self, request: ActionRequest, *, rolls_back: bool) -> None:
         own = self.connection
         try:
             own.execute("BEGIN IMMEDIATE")
         except Exception:  # noqa: BLE001 - somebody holds the lock
             self._note("refused: locked")
             return
+        asked = self._model.asks(request)
         try:
             answer = enqueue_sync(request, own.raw)
         except EdgeoutboxError:
             own.execute("ROLLBACK")
+            self._judge(lambda: self._model.answered(asked, None))
             raise
         try:
-            own.execute("COMMIT" if want.via == "commit" else "ROLLBACK")
+            own.execute("ROLLBACK" if rolls_back else "COMMIT")
         except Exception:  # noqa: BLE001 - the disk is full
             own.execute("ROLLBACK")
             self._note("refused: full")
-            return
+            rolls_back = True
         self._judge(lambda: self._observer.look(APPLICATION))
-        self._judge(lambda: self._model.enqueued(want.key, held_by, answer.id, created=answer.created))
-        now_held = self._observer.held_by(want.key)
-        exists = held_by is not None or want.via == "commit"
-        if (now_held is not None) is not exists:
-            self._judge(lambda: _not_atomic(want))
-
-
-def _not_atomic(want: Enqueue) -> None:
-    raise Broken("p1_atomic", f"{want.key} was enqueued in a transaction that ended in {want.via}")
+        self._judge(lambda: self._model.answered(asked, answer, rolled_back=rolls_back))

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from typing import ClassVar, TypeAlias
 
 from edgeoutbox.kinds import Delivery
+from edgeoutbox.model import ActionRequest, Enqueued
 from edgeoutbox.testing.simulation.plan import NOTICES, KindPlan
-from edgeoutbox.testing.simulation.seen import Broken, Call, Change, Commit, Logged, Row, Weather
+from edgeoutbox.testing.simulation.seen import Asked, Broken, Call, Change, Commit, Logged, Row, Weather
 
 SECRET = "s3cr3t"  # noqa: S105 - what must be found nowhere
 """Stands in every payload and every exception of the simulated application."""
@@ -49,6 +50,15 @@ class Model:
     """Whether an executor must have seen that the clock was set: it was set once, far, and commits take no time."""
     rows: dict[int, Row] = field(default_factory=dict)
     logs: dict[int, Mapping[int, Logged]] = field(default_factory=dict)
+    asked: list[Asked] = field(default_factory=list)
+    """Enqueues that have not been answered."""
+    made_by: dict[int, ActionRequest] = field(default_factory=dict)
+    untold: set[int] = field(default_factory=set)
+    """Actions that were made, and nobody was told of them yet."""
+    fleeting: set[int] = field(default_factory=set)
+    """Actions that were made and erased in one commit, so that nobody saw them."""
+    displaced: dict[int, set[int]] = field(default_factory=dict)
+    """What each superseding action superseded."""
     owed: set[int] = field(default_factory=set)
     told: dict[int, int] = field(default_factory=dict)
     weather: Mapping[str, Weather] = field(default_factory=dict)
@@ -78,6 +88,8 @@ class Model:
             row = change.after or change.before
             if row is not None and row.lane is not None:
                 lanes.add(row.lane)
+            self._appeared(commit, change)
+        self._superseded(commit)
         for change in commit.changes:
             for promise in self.OF_CHANGES:
                 _raise_any(promise.__name__, promise(self, commit, change))
@@ -90,6 +102,11 @@ class Model:
             self.told[change.id] = change.told
             (self.owed.add if change.owed else self.owed.discard)(change.id)
         self.weather = commit.weather
+
+    def p1_atomic(self, _commit: Commit, change: Change) -> Complaints:
+        """What is there was asked for, just so: its kind, lane, payload, times and all that was given."""
+        if change.made and change.after is not None and change.id not in self.made_by:
+            yield f"action {change.id} ({change.after.key}) is there, and nobody asked for it like that"
 
     def p3_guarded(self, _commit: Commit, change: Change) -> Complaints:
         """Only the lifecycle's steps; what ended is over, and what was given at enqueue stays."""
@@ -104,10 +121,12 @@ class Model:
             yield f"action {after.id} went from {before.state if before else 'nowhere'} to {after.state}"
         if (after.stop_reason is None) is not after.open:
             yield f"action {after.id} is {after.state} with the stop reason {after.stop_reason}"
-        if before is not None and (
-            after.epoch < before.epoch or (after.kind, after.lane, after.key) != (before.kind, before.lane, before.key)
-        ):
-            yield f"action {after.id} lost its epoch, kind, lane or key"
+        if before is not None and (after.epoch < before.epoch or after.given != before.given):
+            yield f"action {after.id} lost its epoch, or something that was given at enqueue"
+        if before is not None and after.open and after.payload != before.payload:
+            yield f"action {after.id} has another payload"
+        if before is not None and after.due_at != before.due_at and not any(True for _ in change.settled):
+            yield f"action {after.id} was put off, and no attempt of it has ended"
         if set(change.log) != set(range(1, after.epoch + 1)):
             yield f"action {after.id} has epoch {after.epoch} and the attempts {sorted(change.log)}"
 
@@ -227,6 +246,22 @@ class Model:
         if change.log or change.owed:
             yield f"action {change.id} is gone, and its attempts or its owed hook are still there"
 
+    def only_what_waits_is_superseded(self, commit: Commit, change: Change) -> Complaints:
+        """A new action that is to supersede ends all that waits before it in its lane; a repeat ends nothing."""
+        row, before = change.after, change.before
+        if row is None:
+            return
+        if change.superseded:
+            if before is not None and not before.waits:
+                yield f"action {row.id} was superseded while it was {before.state}"
+            erased = any(other.id in self.fleeting for other in commit.changes)
+            if not erased and not any(new.lane == row.lane and new.id > row.id for new in self._superseding(commit)):
+                yield f"action {row.id} was superseded, and nothing new is to supersede what waits in {row.lane}"
+        if change.made and all(asked.supersede for asked in self.asked if row.id in asked.fits):
+            for other in self.rows.values():
+                if other.lane == row.lane and other.id < row.id and other.waits:
+                    yield f"action {other.id} waits before action {row.id}, which supersedes what waits in {row.lane}"
+
     def starts_only_when_it_may(self, commit: Commit, change: Change) -> Complaints:
         """No claim before its time, after its expiry, or of a kind that rests; no fence after the expiry."""
         before, row = change.before, change.after
@@ -258,6 +293,7 @@ class Model:
             yield f"action {row.id} has ended, and its hook {'ran and is owed' if change.owed else 'is not owed'}"
 
     OF_CHANGES: ClassVar[tuple[Callable[["Model", Commit, Change], Complaints], ...]] = (
+        p1_atomic,
         p3_guarded,
         p6_only_the_holder_fences,
         p6_only_the_holder_settles,
@@ -268,6 +304,7 @@ class Model:
         p11_unknown_rows_are_left_alone,
         p12_private,
         p13_only_what_is_to_be_forgotten_goes,
+        only_what_waits_is_superseded,
         starts_only_when_it_may,
         hooks_are_owed_until_they_ran_once,
     )
@@ -324,10 +361,53 @@ class Model:
 
     # ---- what programs are told -------------------------------------------------------------------------------------
 
-    def enqueued(self, key: str, held_by: int | None, answer: int, *, created: bool) -> None:
-        """P2: a key that exists returns its action and changes nothing. `held_by` held it in the same transaction."""
-        if held_by is not None and (created or answer != held_by):
-            raise Broken("p2_once_per_key", f"{key} was held by action {held_by}, and enqueue answered {answer}")
+    def asks(self, request: ActionRequest, *, proposed: bool = False, supersede: bool = False) -> Asked:
+        """Somebody enqueues; `answered` must follow."""
+        held_by = {row.id for row in self.rows.values() if row.key == request.idempotency_key}
+        asked = Asked(request, proposed, supersede, held_by)
+        self.asked.append(asked)
+        return asked
+
+    def answered(self, asked: Asked, answer: Enqueued | None, *, rolled_back: bool = False) -> None:
+        """Judge an answer; `None` means that it was refused. Raises `Broken`."""
+        self.asked.remove(asked)
+        if answer is not None:
+            _raise_any("p2_once_per_key", self.p2_once_per_key(asked, answer))
+            if answer.created and not rolled_back:
+                _raise_any("p1_what_is_answered_is_there", self.p1_what_is_answered_is_there(asked, answer))
+                self.untold.discard(answer.id)
+        _raise_any("p1_what_is_refused_is_not_there", self.p1_what_is_refused_is_not_there(asked))
+
+    def p1_what_is_answered_is_there(self, asked: Asked, answer: Enqueued) -> Complaints:
+        """An action that was answered as made was made, once, and ended what the answer says."""
+        key = asked.request.idempotency_key
+        if answer.id not in self.untold & asked.fits | self.fleeting:
+            yield f"{key} was answered as made, as action {answer.id}, which was not made for it"
+        ended = self.displaced.get(answer.id, set())
+        if not (asked.supersede and self.fleeting) and (ended ^ set(answer.superseded)) & self.rows.keys():
+            yield f"{key} superseded {sorted(ended)}, and was answered {list(answer.superseded)}"
+
+    def p1_what_is_refused_is_not_there(self, asked: Asked) -> Complaints:
+        """What was made was answered as made, to somebody who asked for it."""
+        for made in asked.fits & self.untold:
+            if not any(made in other.fits for other in self.asked):
+                yield f"action {made} ({asked.request.idempotency_key}) is there, and nobody was told that it was made"
+
+    def p2_once_per_key(self, asked: Asked, answer: Enqueued) -> Complaints:
+        """A key that exists returns its action, changes nothing, and says whether it is about the same."""
+        wants = asked.request
+        if answer.created:
+            held_by = self.rows.keys() & asked.holders - asked.fits
+            if held_by:
+                yield f"{wants.idempotency_key} was held by {sorted(held_by)}, and answered as made: {answer.id}"
+            return
+        first = self.made_by.get(answer.id)
+        if answer.id not in asked.holders | self.fleeting or answer.superseded:
+            yield f"{wants.idempotency_key} was held by {sorted(asked.holders)}, and the answer is {answer}"
+        elif first is not None:
+            same = (first.lane_key, first.payload_digest) == (wants.lane_key, wants.payload_digest)
+            if answer.same_content is not same:
+                yield f"{wants.idempotency_key} was answered as {'another' if same else 'the same'}, and is not"
 
     def logged(self, line: str) -> None:
         """P12: no log line repeats a payload."""
@@ -371,6 +451,34 @@ class Model:
                 raise Broken("p9_no_lost_certainty", f"attempt {epoch} of action {action_id} returned {said}: lost")
 
     # ---- words ------------------------------------------------------------------------------------------------------
+
+    def _appeared(self, commit: Commit, change: Change) -> None:
+        if change.before is None and change.after is None and change.id not in self.made_by:
+            self.fleeting.add(change.id)
+        if not change.made or change.after is None:
+            return
+        for asked in self.asked:
+            if asked.request.idempotency_key == change.after.key:
+                asked.holders.add(change.id)
+                if asked.wants(change.after, commit.now):
+                    asked.fits.add(change.id)
+                    self.untold.add(change.id)
+                    self.made_by[change.id] = asked.request
+
+    def _superseded(self, commit: Commit) -> None:
+        """Note what each new superseding action superseded: in its lane, what came after the one before it."""
+        since: dict[str | None, int] = {}
+        ended = [change.after for change in commit.changes if change.superseded and change.after is not None]
+        for new in self._superseding(commit):
+            mine = {row.id for row in ended if row.lane == new.lane and since.get(new.lane, 0) <= row.id < new.id}
+            self.displaced[new.id] = mine
+            since[new.lane] = new.id
+
+    def _superseding(self, commit: Commit) -> Iterator[Row]:
+        """The new actions that are to supersede, in the order of their ids."""
+        for change in commit.changes:
+            if change.made and any(asked.supersede for asked in self.asked if change.id in asked.fits):
+                yield self.rows[change.id]
 
     def knows(self, build: int, row: Row, *, any_notice: bool = False) -> bool:
         """Whether a build decodes a row."""

@@ -12,7 +12,8 @@ TOUCHED = "SELECT MAX(seq), json_group_array(DISTINCT action_id) FROM simulation
 
 ACTIONS = """
 SELECT id, kind, lane_key, idempotency_key, state, is_head, epoch, attempt, max_attempts, lease_owner, lease_expires_at,
-       write_started_at, due_at, expires_at, stop_reason, payload, last_error, subject_account_id, forget_at_end
+       write_started_at, due_at, expires_at, stop_reason, payload, last_error, subject_account_id, forget_at_end,
+       payload_digest
 FROM agent_action WHERE id IN (SELECT value FROM json_each(?))
 """
 
@@ -55,7 +56,7 @@ class Observer:
         self._seen = last
         self.disk.written()
         rows = {
-            row[0]: Row._make([*row[:5], bool(row[5]), *row[6:18], bool(row[18])])
+            row[0]: Row._make([*row[:5], bool(row[5]), *row[6:18], bool(row[18]), row[19]])
             for row in self._connection.execute(ACTIONS, (touched,))
         }
         logs: dict[int, dict[int, Logged]] = {}

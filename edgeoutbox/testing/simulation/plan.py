@@ -226,7 +226,7 @@ class _Drawing:
         self.lease = self.window * self.any.choice((1.2, 2.0, 3.0))
         self.trouble = self.any.choice((0.2, 0.5, 0.8))
         """How much of what can go wrong does."""
-        self.keys: list[str] = []
+        self.enqueued: list[Enqueue] = []
 
     def plan(self) -> Plan:
         events = []
@@ -248,7 +248,7 @@ class _Drawing:
         )
 
     def _what(self) -> What:
-        if not self.keys or self.any.random() < 0.55:  # noqa: PLR2004 - about half
+        if not self.enqueued or self.any.random() < 0.55:  # noqa: PLR2004 - about half
             return self._enqueue()
         choices: tuple[tuple[int, Callable[[], What]], ...] = (
             (4, self._crash),
@@ -256,7 +256,7 @@ class _Drawing:
             (4, self._decide),
             (1, lambda: Erase(self.any.choice(("jane", "joe")))),
             (2, lambda: Pause(self._kind().name, self.any.choice(("ann", None)))),
-            (2, lambda: RunNow(self._executor(), self.any.choice(self.keys), self.any.choice((0.0, 0.5, 1e6)))),
+            (2, lambda: RunNow(self._executor(), self._key(), self.any.choice((0.0, 0.5, 1e6)))),
             (2, lambda: Suspend(self._seconds(), self.any.choice((False, True)))),
             (2, lambda: SetClock(self._seconds() * self.any.choice((-1, 1, 1)))),
             (2, self._disturb),
@@ -264,24 +264,34 @@ class _Drawing:
         return self.any.choices([make for _, make in choices], [weight for weight, _ in choices])[0]()
 
     def _enqueue(self) -> Enqueue:
-        kind = self._kind()
-        key = f"{kind.name}:{len(self.keys)}"
-        if self.keys and self.any.random() < 0.05:  # noqa: PLR2004 - some keys come twice
-            key = self.any.choice(self.keys)
-            kind = next(known for known in KINDS if known.name == key.partition(":")[0])
-        self.keys.append(key)
-        via: Via = self.any.choice(("outbox", "outbox", "outbox", "outbox", "commit", "commit", "rollback", "proposal"))
+        repeats = self.any.random()
+        if self.enqueued and repeats < 0.1:  # noqa: PLR2004 - some keys come twice, half of them with the same content
+            earlier = self.any.choice(self.enqueued)
+            kind = next(known for known in KINDS if known.name == earlier.kind)
+            again = earlier if repeats < 0.05 else self._request(earlier.key, kind)  # noqa: PLR2004 - half
+        else:
+            kind = self._kind()
+            again = self._request(f"{kind.name}:{len(self.enqueued)}", kind)
+        self.enqueued.append(again)
+        return again
+
+    def _request(self, key: str, kind: KindPlan) -> Enqueue:
+        drawn: Via = self.any.choice(
+            ("outbox", "outbox", "outbox", "outbox", "commit", "commit", "rollback", "proposal")
+        )
+        via: Via = "proposal" if kind.requires_approval else drawn
+        lane = self.any.choice(self.lanes)
         return Enqueue(
             key,
             kind.name,
             notice=self.any.choice(("plain", "plain", "plain", "fancy")),
-            lane=self.any.choice(self.lanes),
+            lane=lane,
             subject=self.any.choice((None, "jane", "joe")),
             due_in=self.any.choice((None, None, None, self._seconds())),
             expires_in=self.any.choice((None, None, self._seconds())),
             max_attempts=self.any.choice((None, None, None, 1, 2)),
-            supersede=via == "outbox" and self.any.random() < 0.1,  # noqa: PLR2004 - rarely
-            via="proposal" if kind.requires_approval else via,
+            supersede=via == "outbox" and lane is not None and self.any.random() < 0.25,  # noqa: PLR2004 - a quarter
+            via=via,
             hook_fails=self.any.choice((0, 0, 0, 1, 3)) if kind.hooked else 0,
             turns=tuple(self._turn() for _ in range(self.any.choice((0, 1, 3, 5)))),
         )
@@ -298,7 +308,7 @@ class _Drawing:
 
     def _decide(self) -> Decide:
         return Decide(
-            self.any.choice(self.keys),
+            self._key(),
             self.any.choice(("admit", "admit", "admit", "refuse", "withdraw", "withdraw_lost", "forget")),
         )
 
@@ -308,6 +318,9 @@ class _Drawing:
     def _disturb(self) -> Disturb:
         latency = self.any.choice((0.05, 2.0, self.window)) * self.any.random()
         return Disturb(self.any.choice(("locked", "full", "slow")), self._seconds(), latency)
+
+    def _key(self) -> str:
+        return self.any.choice(self.enqueued).key
 
     def _executor(self) -> str:
         return self.any.choice(tuple(self.executors))

@@ -18,21 +18,27 @@ BLOCK = 100
 
 MODULE = "edgeoutbox.testing.simulate"
 
+NONE = "none"
+"""What `--only` has when no event is kept."""
+
 
 @dataclass(frozen=True)
 class Failure:
-    """A broken promise, and its shrunk trace; an error of the simulation itself breaks the promise `simulation`."""
+    """A broken promise, and its shrunk trace; an error of the simulation itself breaks the promise `simulation`.
+
+    `events` are those that were kept, `None`: all.
+    """
 
     seed: int
     promise: str
     complaint: str
-    events: tuple[int, ...]
+    events: tuple[int, ...] | None
     trace: tuple[str, ...]
 
     @property
     def command(self) -> str:
         """The command that replays the trace."""
-        only = f" --only {','.join(map(str, self.events))}" if self.events else ""
+        only = "" if self.events is None else f" --only {','.join(map(str, self.events)) or NONE}"
         return f"python -m {MODULE} --seed {self.seed}{only}"
 
     def __str__(self) -> str:
@@ -59,17 +65,21 @@ class Tally:
 def run_plan(plan: Plan, machine: Machine, shrink_for: float = 20.0) -> Tally:
     """Run one plan; a failure is shrunk for so many seconds at most."""
     began = time.process_time()
+    kept = _kept(plan)
     try:
         outcome = simulate(plan, machine)
     except Exception as error:  # noqa: BLE001 - whatever it is, its seed must be known
         trace = tuple(traceback.format_exception(error))
-        return Tally(1, failures=[Failure(plan.seed, "simulation", repr(error), (), trace)])
+        return Tally(1, failures=[Failure(plan.seed, "simulation", repr(error), kept, trace)])
     tally = Tally(1, outcome.simulated, time.process_time() - began)
     if outcome.broken is not None:
         small = shrink(outcome, machine, shrink_for) if shrink_for else outcome
-        kept = () if len(small.plan.events) == plan.drawn else tuple(event.number for event in small.plan.events)
-        tally.failures = [Failure(plan.seed, outcome.broken.promise, str(small.broken), kept, small.trace)]
+        tally.failures = [Failure(plan.seed, outcome.broken.promise, str(small.broken), _kept(small.plan), small.trace)]
     return tally
+
+
+def _kept(plan: Plan) -> tuple[int, ...] | None:
+    return None if len(plan.events) == plan.drawn else tuple(event.number for event in plan.events)
 
 
 def run_block(seeds: Sequence[int]) -> Tally:

@@ -1,10 +1,13 @@
 """What the model sees: rows as commits leave them, and calls of the provider."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-OPEN = frozenset({"PROPOSED", "ADMITTED", "EXECUTING"})
+from edgeoutbox.model import ActionRequest
+
+WAITING = frozenset({"PROPOSED", "ADMITTED"})
+OPEN = WAITING | {"EXECUTING"}
 
 
 class Row(NamedTuple):
@@ -29,6 +32,17 @@ class Row(NamedTuple):
     last_error: str | None
     subject: str | None
     forget: bool
+    digest: str | None
+
+    @property
+    def given(self) -> tuple[str | int | None, ...]:
+        """What stands from the enqueue on, whatever becomes of the action."""
+        return (self.kind, self.lane, self.key, self.subject, self.max_attempts, self.expires_at, self.digest)
+
+    @property
+    def waits(self) -> bool:
+        """Whether the action has not started, or waits between attempts."""
+        return self.state in WAITING
 
     @property
     def open(self) -> bool:
@@ -84,6 +98,16 @@ class Change:
     told: int
 
     @property
+    def made(self) -> bool:
+        """Whether it is new."""
+        return self.before is None and self.after is not None
+
+    @property
+    def superseded(self) -> bool:
+        """Whether another was put in its place here."""
+        return self.ended and self.after is not None and self.after.stop_reason == "SUPERSEDED"
+
+    @property
     def claimed(self) -> bool:
         """Whether somebody took the action."""
         return self.after is not None and self.before is not None and self.after.epoch > self.before.epoch
@@ -137,6 +161,32 @@ class Call:
     came_to: Literal["open", "effect", "absent"] = "open"
     over: bool = False
     """Whether the executor has stopped waiting for it, or died."""
+
+
+@dataclass(eq=False)
+class Asked:
+    """One enqueue of a program, from its question to its answer.
+
+    `holders` are the actions that held its key meanwhile, `fits` those that were made meanwhile just as it asks.
+    """
+
+    request: ActionRequest
+    proposed: bool
+    supersede: bool
+    holders: set[int]
+    fits: set[int] = field(default_factory=set)
+
+    def wants(self, row: Row, now: int) -> bool:
+        """Whether it asks for this row, when it is made now."""
+        asks = self.request
+        given = (
+            *(asks.kind, asks.lane_key, asks.idempotency_key, asks.subject_account_id),
+            *(asks.max_attempts, asks.expires_at, asks.payload_digest),
+        )
+        if row.given != given or row.due_at != (now if asks.due_at is None else asks.due_at):
+            return False
+        as_made = ("PROPOSED" if self.proposed else "ADMITTED", asks.payload_text)
+        return not row.open or (row.state, row.payload) == as_made
 
 
 class Broken(AssertionError):
