@@ -5,6 +5,7 @@ it where none is open, unless the connection is in autocommit mode; there, and o
 change has one of its own.
 """
 
+import contextlib
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeAlias
@@ -65,10 +66,15 @@ def _psycopg(connection: Any, sql: str, parameters: Sequence[Any]) -> list[Row]:
 
     with psycopg.Cursor(connection, row_factory=psycopg.rows.tuple_row) as cursor:
         _adapt(cursor)
-        cursor.execute(sql.encode(), tuple(parameters))
-        if _sends_ahead(connection):
-            with connection.pipeline() as pipeline:
-                pipeline.sync()
+        try:
+            cursor.execute(sql.encode(), tuple(parameters))
+            if _sends_ahead(connection):
+                _ask(connection)
+        except psycopg.Error:
+            if _sends_ahead(connection):  # an error may come before what it made of the transaction
+                with contextlib.suppress(psycopg.Error):
+                    _ask(connection)
+            raise
         return cursor.fetchall() if cursor.description is not None else []
 
 
@@ -77,16 +83,31 @@ async def _psycopg_async(connection: Any, sql: str, parameters: Sequence[Any]) -
 
     async with psycopg.AsyncCursor(connection, row_factory=psycopg.rows.tuple_row) as cursor:
         _adapt(cursor)
-        await cursor.execute(sql.encode(), tuple(parameters))
-        if _sends_ahead(connection):
-            async with connection.pipeline() as pipeline:
-                await pipeline.sync()
+        try:
+            await cursor.execute(sql.encode(), tuple(parameters))
+            if _sends_ahead(connection):
+                await _ask_async(connection)
+        except psycopg.Error:
+            if _sends_ahead(connection):  # the same
+                with contextlib.suppress(psycopg.Error):
+                    await _ask_async(connection)
+            raise
         return await cursor.fetchall() if cursor.description is not None else []
 
 
 def _sends_ahead(connection: Any) -> bool:
     """Whether the caller is in a pipeline, where an answer comes only when all that was sent is asked for."""
     return str(connection.info.pipeline_status.name) != "OFF"
+
+
+def _ask(connection: Any) -> None:
+    with connection.pipeline() as pipeline:
+        pipeline.sync()
+
+
+async def _ask_async(connection: Any) -> None:
+    async with connection.pipeline() as pipeline:
+        await pipeline.sync()
 
 
 def _adapt(cursor: Any) -> None:
