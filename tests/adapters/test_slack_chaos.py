@@ -25,7 +25,7 @@ async def test_executors_that_are_killed_post_nothing_twice(tmp_path: Path) -> N
         limited=0.02,
         dropped=0.05,
         max_attempts=5,
-        longest=150.0,
+        longest=100.0,
     )
     found = await chaos.perform()
     assert found.done + found.uncertain == found.actions == 120, chaos.log.read_text(encoding="utf-8")
