@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
+from edgeoutbox.testing.postgres import DISTRIBUTION, VARIABLE, unavailable
 from tests.mutants.copies import TableError
 from tests.mutants.mutant import Mutant
 from tests.mutants.table import MUTANTS
@@ -29,8 +30,9 @@ def main() -> int:
     given = parser.parse_args()
     progress = Console(stderr=True, highlight=False, soft_wrap=True)
     began = time.monotonic()
+    os.environ.pop(VARIABLE, None)  # copies start servers of their own, which a test may crash
     try:
-        mutants = _chosen(given.only)
+        mutants = _possible(_chosen(given.only), progress)
         trials = asyncio.run(
             try_all(mutants, workers=max(1, given.workers), all_tests=given.all_tests, tell=Teller(progress, mutants))
         )
@@ -54,6 +56,19 @@ def _chosen(names: Sequence[str] | None) -> list[Mutant]:
     if unknown:
         raise TableError(f"no mutant is called {', '.join(unknown)}; there are: {', '.join(sorted(known))}")
     return [mutant for mutant in MUTANTS if not names or mutant.name in names]
+
+
+def _possible(mutants: Sequence[Mutant], progress: Console) -> Sequence[Mutant]:
+    """The mutants whose tests can run on this machine."""
+    if unavailable() is None:
+        return mutants
+    left = [mutant for mutant in mutants if not mutant.of_postgres]
+    why = f"there is no Postgres to start; install the package {DISTRIBUTION}"
+    if not left:
+        raise TableError(why)
+    if len(left) < len(mutants):
+        progress.print(f"left out, mutants of Postgres: {len(mutants) - len(left)}; {why}", markup=False)
+    return left
 
 
 class Teller:

@@ -73,8 +73,13 @@ class Copy:
     def _holds(self, path: Path) -> bool:
         return path.resolve().is_relative_to(self.folder.resolve())
 
-    async def run(self, tests: Sequence[str], *, within: float | None, keep_bytecode: bool = False) -> Outcomes:
-        """Run these tests, or all when none is named, and return what became of each."""
+    async def run(
+        self, tests: Sequence[str], *, within: float | None, postgres: bool = False, keep_bytecode: bool = False
+    ) -> Outcomes:
+        """Run these tests, or all when none is named, and return what became of each.
+
+        Of tests that are named, the cases for Postgres run, or the others. Each run starts the server that it needs.
+        """
         report = self.folder / "junit.xml"
         report.unlink(missing_ok=True)
         options = ["-q", "-p", "no:cacheprovider", f"--basetemp={self.folder / 'temporary'}", f"--junitxml={report}"]
@@ -82,7 +87,7 @@ class Copy:
         if not tests:
             options.append("--ignore=tests/mutants")  # which sees that a mutant stands there, not what it does
         else:
-            options += [f"--timeout={OF_ONE_TEST}", "-k", "not postgres"]
+            options += [f"--timeout={OF_ONE_TEST}", "-k", "postgres" if postgres else "not postgres"]
         if len(tests) == 1:
             options.append("-x")  # one case that fails is enough
         process = await asyncio.create_subprocess_exec(

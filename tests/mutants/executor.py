@@ -79,12 +79,15 @@ MUTANTS = (
         (
             Edit(
                 RUNNING,
-                "                answer = await ask()\n"
-                "            except (DatabaseBusy, DatabaseUnavailable) as error:\n",
-                "                answer = await ask()\n            except DatabaseBusy as error:\n",
+                "            except (DatabaseBusy, DatabaseUnavailable) as error:\n"
+                "                self._reports.storage(error)\n"
+                "            except ForbiddenByGuard:\n",
+                "            except DatabaseBusy as error:\n"
+                "                self._reports.storage(error)\n"
+                "            except (ForbiddenByGuard, DatabaseUnavailable):\n",
             ),
         ),
-        ("tests/promises/test_p09_no_lost_certainty.py::test_p9_the_disk_is_full_for_a_while",),
+        ("tests/power/test_faults.py::test_p9_an_outage_is_waited_for",),
     ),
     Mutant(
         "shutdown-waits-for-no-settlement",

@@ -95,6 +95,18 @@ MUTANTS = (
         ("tests/promises/test_p08_at_most_once.py::test_p8_a_kind_nobody_declared_counts_as_at_most_once",),
     ),
     Mutant(
+        "guard-believes-the-promise-of-another-kind",
+        "As soon as one kind may be repeated, a crash while an email is sent sends it again.",
+        (
+            Edit(
+                SCHEMA,
+                "WHERE kind = OLD.kind AND delivery <> 'at_most_once'",
+                "WHERE delivery <> 'at_most_once'",
+            ),
+        ),
+        (LANES + "test_p8_an_at_most_once_action_is_never_claimed_after_its_write",),
+    ),
+    Mutant(
         "guard-of-the-approval-forgotten",
         "What an agent proposed is sent although nobody approved it.",
         (

@@ -40,7 +40,8 @@ async def try_all(
         others = [scratch / str(number) for number in range(1, min(workers, len(mutants)))]
         copies = [first, *[await asyncio.to_thread(Copy.make, folder, first.folder) for folder in others]]
         tell(f"{len(mutants)} mutants; first their tests without them")
-        await _require_green(copies, mutants)
+        for postgres in (False, True):
+            await _require_green(copies, mutants, postgres=postgres)
         if all_tests:
             tell("and now all tests, without them")
             clean = await first.run((), within=None, keep_bytecode=True)
@@ -49,13 +50,16 @@ async def try_all(
         return await _try(copies, mutants, all_tests=all_tests, tell=tell)
 
 
-async def _require_green(copies: Sequence[Copy], mutants: Sequence[Mutant]) -> None:
-    """Raise `TableError` unless each named test exists and passes on the product as it is."""
-    named = sorted({test for mutant in mutants for test in mutant.killers})
+async def _require_green(copies: Sequence[Copy], mutants: Sequence[Mutant], *, postgres: bool) -> None:
+    """Raise `TableError` unless each test that is named for this database exists and passes on the product as it is."""
+    named = sorted({test for mutant in mutants if mutant.of_postgres is postgres for test in mutant.killers})
     # Neighbours share imports, and each copy keeps its bytecode for the runs to come.
     share = -(-len(named) // len(copies))
-    parts = [named[start : start + share] for start in range(0, len(named), share)]
-    runs = [copy.run(part, within=OF_BASELINE, keep_bytecode=True) for copy, part in zip(copies, parts, strict=False)]
+    parts = [named[start : start + share] for start in range(0, len(named), share or 1)]
+    runs = [
+        copy.run(part, within=OF_BASELINE, postgres=postgres, keep_bytecode=True)
+        for copy, part in zip(copies, parts, strict=False)
+    ]
     for part, outcomes in zip(parts, await asyncio.gather(*runs), strict=True):
         if outcomes.trouble is not None:
             raise TableError(f"the tests of the table do not run without any mutant: {outcomes.trouble}")
@@ -89,7 +93,11 @@ async def _try(
 async def _one(copy: Copy, mutant: Mutant, *, all_tests: bool) -> Trial:
     began = time.monotonic()
     with copy.mutated(mutant):
-        outcomes = await copy.run(() if all_tests else mutant.killers, within=None if all_tests else OF_NAMED_TESTS)
+        outcomes = await copy.run(
+            () if all_tests else mutant.killers,
+            within=None if all_tests else OF_NAMED_TESTS,
+            postgres=mutant.of_postgres,
+        )
     seconds = time.monotonic() - began
     if all_tests:
         why = None if outcomes.failures else outcomes.trouble or "no test failed"

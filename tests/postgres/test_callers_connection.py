@@ -1,10 +1,11 @@
 """P1: the caller's own transaction on Postgres, of every library that is known; nothing is committed for the caller."""
 
 import asyncio
+import select
 import sys
 import traceback
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import Any
 
 import psycopg
@@ -26,6 +27,7 @@ from edgeoutbox import (
     prepare_async,
 )
 from edgeoutbox.connections import run_sync
+from edgeoutbox.connections.postgres import recognise
 from edgeoutbox.errors import (
     DatabaseUnavailable,
     ForbiddenByGuard,
@@ -175,6 +177,48 @@ async def test_p1_an_enqueue_in_a_pipeline_goes_with_it(outbox: Outbox, conninfo
         await other.rollback()
         assert (await outbox.enqueue(a_request("also"), connection=other)).created
     assert [action.idempotency_key for action in (await outbox.list()).actions] == ["also", "k"]
+
+
+class Late(psycopg.Connection[tuple[Any, ...]]):
+    """Begins to ask only when the server has said something, which in a pipeline it does by itself for an error."""
+
+    @contextmanager
+    def pipeline(self) -> Iterator[psycopg.Pipeline]:
+        """Wait for the server's word, and begin."""
+        select.select([self], [], [], 5.0)
+        with super().pipeline() as pipeline:
+            yield pipeline
+
+
+class LateAsync(psycopg.AsyncConnection[tuple[Any, ...]]):
+    """The same."""
+
+    @asynccontextmanager
+    async def pipeline(self) -> AsyncIterator[psycopg.AsyncPipeline]:
+        """Wait for the server's word, and begin."""
+        select.select([self], [], [], 5.0)
+        async with super().pipeline() as pipeline:
+            yield pipeline
+
+
+async def test_an_error_that_comes_early_in_a_pipeline_says_what_it_made_of_the_transaction(conninfo: str) -> None:
+    """It comes before the answer that ends the pipeline, and so before the driver knows that all is aborted."""
+    with Late.connect(conninfo) as connection, psycopg.Connection.pipeline(connection):
+        recognised = recognise(connection)
+        assert recognised is not None
+        with pytest.raises(psycopg.errors.DivisionByZero) as raised:
+            recognised.execute("SELECT 1 / 0", ())
+        assert "ROLLBACK" in str(recognised.error(raised.value))
+        connection.rollback()
+    async with await LateAsync.connect(conninfo) as other, psycopg.AsyncConnection.pipeline(other):
+        recognised = recognise(other)
+        assert recognised is not None
+        asked = recognised.execute("SELECT 1 / 0", ())
+        assert not isinstance(asked, list)
+        with pytest.raises(psycopg.errors.DivisionByZero) as raised:
+            await asked
+        assert "ROLLBACK" in str(recognised.error(raised.value))
+        await other.rollback()
 
 
 async def test_p1_many_are_enqueued_in_the_callers_transaction(world: World) -> None:

@@ -201,6 +201,8 @@ def test_a_session_with_another_search_path_enqueues_by_the_qualified_name(db: P
         f"lease_expires_at = {FAR} WHERE idempotency_key = 'b' AND is_head = 1"
     )
     db(f"UPDATE {schema}.agent_action SET write_started_at = 5 WHERE idempotency_key = 'b'")
+    with pytest.raises(psycopg.errors.CheckViolation, match="loosen it when none of its actions is fenced"):
+        db(f"INSERT INTO {schema}.agent_action_kind (kind, delivery) VALUES ('email', 'repeatable')")
     assert db(f"SELECT owner, write_started_at > 5 FROM {schema}.agent_action_attempt") == [("me", True)]
     assert db(f"SELECT kind FROM {schema}.agent_action_ended") == [("asked",)]
     with pytest.raises(psycopg.errors.CheckViolation, match="deleted with their action"):

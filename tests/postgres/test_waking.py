@@ -62,6 +62,16 @@ def test_an_insert_of_what_has_to_wait_wakes_nobody(db: PostgresDatabase, heard:
     assert heard() == 1
 
 
+def test_what_changes_behind_a_head_wakes_nobody(db: PostgresDatabase, heard: Heard) -> None:
+    """Neither its admission nor an earlier time lets it run."""
+    db.insert("lane")
+    behind = db.insert("lane", state="PROPOSED")
+    heard()
+    db("UPDATE agent_action SET state = 'ADMITTED' WHERE id = ?", behind)
+    db("UPDATE agent_action SET due_at = due_at - 1 WHERE id = ?", behind)
+    assert heard() == 0
+
+
 @pytest.mark.parametrize("deleted", [True, False], ids=["deleted", "ended"])
 def test_the_next_of_a_lane_wakes(db: PostgresDatabase, heard: Heard, deleted: bool) -> None:
     """Whoever became head can run now."""
@@ -88,10 +98,11 @@ def test_an_end_wakes_who_waits_for_it(db: PostgresDatabase, heard: Heard, state
 
 
 def test_a_claim_and_a_fence_wake_nobody(db: PostgresDatabase, heard: Heard) -> None:
-    """They give nobody anything to do."""
+    """They give nobody anything to do, nor does the claim of a lost lease."""
     action = db.insert()
     heard()
     db.claim(action, LONG_AGO)
+    db.claim(action)
     db.fence(action)
     assert heard() == 0
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 import apsw
 import pytest
 
+from edgeoutbox.testing import MovableClock
+from edgeoutbox.testing.postgres_clock import PostgresClock
 from tests.postgres.database import POSTGRES_SCHEMA, PostgresDatabase
 from tests.schema.database import Database, SqliteDatabase
 
@@ -63,3 +65,15 @@ def db(library: str, open_plain: OpenPlain, request: pytest.FixtureRequest) -> I
     made = PostgresDatabase(server.fresh_schema(POSTGRES_SCHEMA))
     yield made
     made.close()
+
+
+@pytest.fixture
+def stopped(db: Database, clock: MovableClock) -> Iterator[MovableClock]:
+    """The database's clock, which stands still until it is moved."""
+    match db:
+        case SqliteDatabase():
+            clock.register(db.raw)
+            yield clock
+        case PostgresDatabase():
+            with PostgresClock(db.conninfo, clock):
+                yield clock

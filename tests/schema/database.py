@@ -19,6 +19,9 @@ FAR = 9_000_000_000_000
 LONG_AGO = 1
 """A lease or an expiry that has passed."""
 
+RECLAIM = "UPDATE agent_action SET epoch = epoch + 1, attempt = attempt + 1, lease_owner = 'other' WHERE id = ?"
+"""A claim of what executes need not name its state, which stays."""
+
 TABLES = ("agent_action", "agent_action_attempt", "agent_action_kind", "agent_action_ended")
 
 

@@ -5,7 +5,9 @@ import itertools
 import pytest
 
 from edgeoutbox.states import BORN, ENDED, OPEN, STOP_REASONS, TRANSITIONS, State, StopReason
-from tests.schema.database import FAR, LONG_AGO, Database, step_to
+from edgeoutbox.storage.sqlite.spelling import NOW
+from edgeoutbox.testing import MovableClock
+from tests.schema.database import FAR, LONG_AGO, RECLAIM, Database, step_to
 
 PAIRS = list(itertools.product(State, State))
 
@@ -92,12 +94,14 @@ def test_p3_a_new_action_has_no_past(db: Database, column: str, value: object) -
     )
 
 
+@pytest.mark.parametrize("state", sorted(BORN))
 @pytest.mark.parametrize("column", ["lease_owner", "lease_expires_at", "write_started_at"])
-def test_p3_a_new_action_is_held_by_nobody(db: Database, column: str) -> None:
+def test_p3_a_new_action_is_held_by_nobody(db: Database, column: str, state: State) -> None:
     """Neither a lease nor a fence can be inserted."""
     db.refuses(
         "an action that waits has no lease and no fence",
-        f"INSERT INTO agent_action (kind, idempotency_key, payload, {column}) VALUES ('email', 'k', '{{}}', '1')",
+        f"INSERT INTO agent_action (kind, idempotency_key, payload, state, {column}) "
+        f"VALUES ('email', 'k', '{{}}', '{state}', '1')",
     )
 
 
@@ -182,13 +186,14 @@ def test_p3_the_epoch_changes_only_with_a_claim(db: Database, state: State, epoc
     db.refuses("agent_action", f"UPDATE agent_action SET epoch = {epoch} WHERE id = {action}")
 
 
+@pytest.mark.parametrize("epoch", ["epoch - 1", "epoch + 1"])
 @pytest.mark.parametrize("state", [State.ADMITTED, State.DONE, State.UNCERTAIN, State.FAILED, State.CANCELLED])
-def test_p3_an_end_and_a_return_leave_the_epoch(db: Database, state: State) -> None:
+def test_p3_an_end_and_a_return_leave_the_epoch(db: Database, state: State, epoch: str) -> None:
     """What ends an attempt or gives it back cannot smuggle in another epoch."""
     action = db.bring_to(State.EXECUTING)
     db.refuses(
         "epoch changes only with a claim",
-        f"UPDATE agent_action SET {step_to(state)}, epoch = epoch - 1 WHERE id = {action}",
+        f"UPDATE agent_action SET {step_to(state)}, epoch = {epoch} WHERE id = {action}",
     )
 
 
@@ -200,6 +205,18 @@ def test_p3_an_attempt_falls_by_one_when_it_does_not_count_and_no_further(db: Da
     assert db.one("SELECT attempt FROM agent_action") == 0
     db.refuses("attempt", f"UPDATE agent_action SET attempt = attempt - 1 WHERE id = {action}")
     db.refuses("attempt", f"UPDATE agent_action SET attempt = attempt + 1 WHERE id = {action}")
+
+
+def test_p3_an_attempt_that_counted_is_not_given_back_later(db: Database) -> None:
+    """What executes is given back its own attempt alone, what waits none, and nothing has fewer than none."""
+    action = db.bring_to(State.EXECUTING)
+    db.claim(action)
+    db.refuses("agent_action.attempt", f"UPDATE agent_action SET attempt = attempt - 2 WHERE id = {action}")
+    db(f"UPDATE agent_action SET {step_to(State.ADMITTED)} WHERE id = {action}")
+    db.refuses("agent_action.attempt", f"UPDATE agent_action SET attempt = attempt - 1 WHERE id = {action}")
+    other = db.bring_to(State.EXECUTING)
+    db(f"UPDATE agent_action SET attempt = attempt - 1 WHERE id = {other}")
+    db.refuses("attempt is not below 0", f"UPDATE agent_action SET attempt = attempt - 1 WHERE id = {other}")
 
 
 def test_p3_a_claim_names_its_owner_and_has_a_lease(db: Database) -> None:
@@ -216,7 +233,8 @@ def test_p3_a_lease_that_has_not_ended_is_not_taken(db: Database) -> None:
     """An executing action is claimed again only after its lease."""
     action = db.insert()
     db.claim(action, FAR)
-    db.refuses("the lease has not ended", f"UPDATE agent_action SET {step_to(State.EXECUTING)} WHERE id = {action}")
+    for claim in (f"UPDATE agent_action SET {step_to(State.EXECUTING)} WHERE id = ?", RECLAIM):
+        db.refuses("the lease has not ended", claim, action)
 
 
 @pytest.mark.parametrize("state", [State.PROPOSED, State.ADMITTED])
@@ -228,14 +246,45 @@ def test_p3_an_expired_action_is_neither_claimed_nor_admitted(db: Database, stat
     db.end(action, State.CANCELLED)
 
 
+@pytest.mark.parametrize(("before", "after"), [(State.PROPOSED, State.ADMITTED), (State.ADMITTED, State.EXECUTING)])
+def test_p3_an_action_expires_to_the_millisecond(
+    db: Database, stopped: MovableClock, before: State, after: State
+) -> None:
+    """A millisecond before it may go on, at its time it is too late."""
+    early, late = (db.insert(state=before, expires_at=stopped.milliseconds + more) for more in (1, 0))
+    db(f"UPDATE agent_action SET {step_to(after)} WHERE id = {early}")
+    db.refuses("the action has expired", f"UPDATE agent_action SET {step_to(after)} WHERE id = {late}")
+
+
+def test_p3_a_lease_ends_to_the_millisecond(db: Database, stopped: MovableClock) -> None:
+    """A millisecond before nobody may take it, at its time anybody."""
+    action = db.insert()
+    db.claim(action, stopped.milliseconds + 1)
+    db.refuses("the lease has not ended", f"UPDATE agent_action SET {step_to(State.EXECUTING)} WHERE id = {action}")
+    stopped.advance(0.001)
+    db.claim(action)
+
+
+@pytest.mark.parametrize("after", [State.EXECUTING, State.ADMITTED])
+def test_what_expires_while_it_executes_can_be_claimed_again_and_given_back(
+    db: Database, stopped: MovableClock, after: State
+) -> None:
+    """Somebody has to look what became of its write."""
+    action = db.insert(expires_at=stopped.milliseconds + 1)
+    db.claim(action, LONG_AGO)
+    stopped.advance(0.001)
+    db(f"UPDATE agent_action SET {step_to(after)} WHERE id = {action}")
+    assert db.state(action) == after
+
+
 def test_an_end_by_hand_need_not_know_the_other_columns(db: Database) -> None:
     """The documented UPDATE of three columns ends an action completely."""
-    action = db.insert("lane")
+    action = db.insert("lane", created_at=5, due_at=6)
     behind = db.insert("lane")
     db("UPDATE agent_action SET state = 'CANCELLED', stop_reason = 'WITHDRAWN', payload = NULL WHERE id = ?", action)
     [(is_head, ended_at)] = db("SELECT is_head, ended_at FROM agent_action WHERE id = ?", action)
     assert is_head == 0
-    assert ended_at > 1_700_000_000_000
+    assert abs(ended_at - db.now()) < 60_000
     assert db.heads("lane") == [behind]
 
 
@@ -250,8 +299,10 @@ def test_p3_an_end_by_hand_leaves_no_head_and_no_lease(db: Database) -> None:
     """An end that gives ended_at but forgets the head or the lease is refused."""
     action = db.insert("lane")
     db.claim(action)
-    by_hand = "UPDATE agent_action SET state = 'DONE', stop_reason = 'CONFIRMED', payload = NULL, ended_at = 7"
+    by_hand = f"UPDATE agent_action SET state = 'DONE', stop_reason = 'CONFIRMED', payload = NULL, ended_at = {NOW}"
     because = "leave it out, and the database also clears is_head and the lease"
-    db.refuses(because, by_hand)
-    db.refuses(because, by_hand + ", is_head = 0, lease_owner = NULL")
-    db.refuses(because, by_hand + ", lease_owner = NULL, lease_expires_at = NULL")
+    forgotten = ("is_head = 0", "lease_owner = NULL", "lease_expires_at = NULL")
+    for one in forgotten:
+        db.refuses(because, ", ".join([by_hand, *(other for other in forgotten if other != one)]))
+    db(", ".join([by_hand, *forgotten]))
+    assert db.state(action) == "DONE"
