@@ -57,7 +57,7 @@ def run_sync(connection: object, steps: Steps[T], place: Place, lanes: Lanes | N
     With `lanes` `None` they only read. Raises `UnsupportedConnection`, what `place` raises, and `StorageError` for the
     database's own errors.
     """
-    return _at_once(_run(_synchronous(sqlalchemy.unscoped(connection)), steps, place, lanes))
+    return _at_once(_run(_synchronous(connection), steps, place, lanes))
 
 
 async def run_async(connection: object, steps: Steps[T], place: Place, lanes: Lanes | None = Lanes()) -> T:  # noqa: B008
@@ -78,7 +78,7 @@ def prepare(connection: object) -> None:
     makes. Call it outside of a transaction. A connection to Postgres needs nothing and is left as it is. Accepts every
     synchronous connection that `enqueue_sync` does; for others use `prepare_async`.
     """
-    _at_once(_prepare(_synchronous(sqlalchemy.unscoped(connection))))
+    _at_once(_prepare(_synchronous(connection)))
 
 
 async def prepare_async(connection: object) -> None:
@@ -162,6 +162,7 @@ def _at_once(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 def _synchronous(connection: object) -> Recognised:
+    connection = sqlalchemy.unscoped(connection)
     found = None if sqlalchemy.is_asynchronous(connection) else _recognised(connection)
     if found is None or found.asynchronous:
         raise UnsupportedConnection(
