@@ -236,8 +236,8 @@ CREATE INDEX IF NOT EXISTS ix_agent_action_head ON agent_action (kind, due_at, i
 -- The reclaim and the reaper: leases that ended.
 CREATE INDEX IF NOT EXISTS ix_agent_action_lease ON agent_action (kind, lease_expires_at, id) WHERE state = 'EXECUTING';
 
--- The next head of a lane, and everything that is open.
-CREATE INDEX IF NOT EXISTS ix_agent_action_open ON agent_action (lane_key, id) WHERE state IN ('PROPOSED', 'ADMITTED', 'EXECUTING');
+-- The next head of a lane, and everything that is open. Said without the state, so that a claim leaves it alone.
+CREATE INDEX IF NOT EXISTS ix_agent_action_open ON agent_action (lane_key, id) WHERE stop_reason IS NULL;
 
 -- The reaper: what expired before it started.
 CREATE INDEX IF NOT EXISTS ix_agent_action_expiry ON agent_action (kind, expires_at)
@@ -402,7 +402,7 @@ BEGIN
   SELECT RAISE(ABORT, 'agent_action.attempt rises with a claim, and falls by one when that attempt does not count');
 END;
 
-CREATE TRIGGER IF NOT EXISTS guard_agent_action_claim_head BEFORE UPDATE OF state ON agent_action
+CREATE TRIGGER IF NOT EXISTS guard_agent_action_claim_head BEFORE UPDATE OF epoch ON agent_action
 WHEN NEW.state = 'EXECUTING' AND OLD.is_head = 0
 BEGIN
   SELECT RAISE(ABORT, 'agent_action: an earlier action of the lane has not ended');
@@ -415,7 +415,7 @@ BEGIN
   SELECT RAISE(ABORT, 'agent_action: the action has expired');
 END;
 
-CREATE TRIGGER IF NOT EXISTS guard_agent_action_reclaim BEFORE UPDATE OF state, epoch ON agent_action
+CREATE TRIGGER IF NOT EXISTS guard_agent_action_reclaim BEFORE UPDATE OF epoch ON agent_action
 WHEN NEW.state = 'EXECUTING' AND OLD.state = 'EXECUTING'
   AND OLD.lease_expires_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER)
 BEGIN
@@ -423,7 +423,7 @@ BEGIN
 END;
 
 -- A kind that nobody declared counts as at most once.
-CREATE TRIGGER IF NOT EXISTS guard_agent_action_at_most_once BEFORE UPDATE OF state, epoch ON agent_action
+CREATE TRIGGER IF NOT EXISTS guard_agent_action_at_most_once BEFORE UPDATE OF epoch ON agent_action
 WHEN NEW.state = 'EXECUTING' AND OLD.write_started_at IS NOT NULL
   AND NOT EXISTS (SELECT 1 FROM agent_action_kind WHERE kind = OLD.kind AND delivery <> 'at_most_once')
 BEGIN
@@ -447,13 +447,13 @@ BEGIN
 END;
 
 CREATE TRIGGER IF NOT EXISTS guard_agent_action_head BEFORE UPDATE OF is_head ON agent_action
-WHEN NEW.is_head <> (
-  NEW.state IN ('PROPOSED', 'ADMITTED', 'EXECUTING')
-  AND NOT EXISTS (
+WHEN NEW.is_head <> CASE
+  WHEN NEW.state IN ('DONE', 'UNCERTAIN', 'FAILED', 'CANCELLED') THEN 0
+  ELSE NOT EXISTS (
     SELECT 1 FROM agent_action AS earlier
-    WHERE earlier.lane_key = NEW.lane_key AND earlier.id < NEW.id AND earlier.state IN ('PROPOSED', 'ADMITTED', 'EXECUTING')
+    WHERE earlier.lane_key = NEW.lane_key AND earlier.id < NEW.id AND earlier.stop_reason IS NULL
   )
-)
+END
 BEGIN
   SELECT RAISE(ABORT, 'agent_action.is_head is kept by the database');
 END;
@@ -464,7 +464,7 @@ END;
 CREATE TRIGGER IF NOT EXISTS agent_action_inserted_behind AFTER INSERT ON agent_action
 WHEN EXISTS (
   SELECT 1 FROM agent_action AS earlier
-  WHERE earlier.lane_key = NEW.lane_key AND earlier.id < NEW.id AND earlier.state IN ('PROPOSED', 'ADMITTED', 'EXECUTING')
+  WHERE earlier.lane_key = NEW.lane_key AND earlier.id < NEW.id AND earlier.stop_reason IS NULL
 )
 BEGIN
   UPDATE agent_action SET is_head = 0 WHERE id = NEW.id;
@@ -492,7 +492,7 @@ BEGIN
 END;
 
 -- An end that was written by hand need not know about these columns.
-CREATE TRIGGER IF NOT EXISTS agent_action_ended_by_hand AFTER UPDATE OF state ON agent_action
+CREATE TRIGGER IF NOT EXISTS agent_action_ended_by_hand AFTER UPDATE OF stop_reason ON agent_action
 WHEN NEW.state IN ('DONE', 'UNCERTAIN', 'FAILED', 'CANCELLED') AND NEW.ended_at IS NULL
 BEGIN
   UPDATE agent_action
@@ -500,17 +500,17 @@ BEGIN
   WHERE id = NEW.id;
 END;
 
-CREATE TRIGGER IF NOT EXISTS agent_action_ended_head AFTER UPDATE OF state ON agent_action
+CREATE TRIGGER IF NOT EXISTS agent_action_ended_head AFTER UPDATE OF stop_reason ON agent_action
 WHEN OLD.is_head = 1 AND NEW.state IN ('DONE', 'UNCERTAIN', 'FAILED', 'CANCELLED') AND NEW.lane_key IS NOT NULL
 BEGIN
   UPDATE agent_action SET is_head = 1 WHERE id = (
     SELECT id FROM agent_action
-    WHERE lane_key = NEW.lane_key AND state IN ('PROPOSED', 'ADMITTED', 'EXECUTING')
+    WHERE lane_key = NEW.lane_key AND stop_reason IS NULL
     ORDER BY id LIMIT 1
   );
 END;
 
-CREATE TRIGGER IF NOT EXISTS agent_action_ended_owed AFTER UPDATE OF state ON agent_action
+CREATE TRIGGER IF NOT EXISTS agent_action_ended_owed AFTER UPDATE OF stop_reason ON agent_action
 WHEN NEW.state IN ('DONE', 'UNCERTAIN', 'FAILED', 'CANCELLED')
   AND EXISTS (SELECT 1 FROM agent_action_kind WHERE kind = NEW.kind AND has_ended_hook = 1)
 BEGIN
@@ -528,7 +528,7 @@ WHEN OLD.is_head = 1 AND OLD.lane_key IS NOT NULL
 BEGIN
   UPDATE agent_action SET is_head = 1 WHERE is_head = 0 AND id = (
     SELECT id FROM agent_action
-    WHERE lane_key = OLD.lane_key AND state IN ('PROPOSED', 'ADMITTED', 'EXECUTING')
+    WHERE lane_key = OLD.lane_key AND stop_reason IS NULL
     ORDER BY id LIMIT 1
   );
 END;

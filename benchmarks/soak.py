@@ -59,7 +59,7 @@ WHERE ended_at >= {began} OR ended_at IS NULL ORDER BY id
 LEFT = "SELECT ended_at, COUNT(*) FROM agent_action WHERE ended_at < {began} GROUP BY ended_at"
 ENDED = "SELECT COUNT(*) FROM agent_action WHERE ended_at >= {began}"
 OPEN = """
-SELECT COUNT(*) FROM agent_action INDEXED BY ix_agent_action_open WHERE state IN ('PROPOSED', 'ADMITTED', 'EXECUTING')
+SELECT COUNT(*) FROM agent_action INDEXED BY ix_agent_action_open WHERE stop_reason IS NULL
 """
 SUMS = """
 SELECT

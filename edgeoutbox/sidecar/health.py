@@ -27,7 +27,7 @@ _QUICK_CHECK = "PRAGMA quick_check(3)"
 # What could be claimed or taken over now: due heads, and lost leases. By kind; served by ix_agent_action_open.
 _DUE = """
 SELECT kind, COUNT(*) FROM agent_action
-WHERE state IN ('PROPOSED', 'ADMITTED', 'EXECUTING')
+WHERE edgeoutbox_open(agent_action)
   AND ((state = 'ADMITTED' AND is_head = 1 AND due_at <= edgeoutbox_now())
        OR (state = 'EXECUTING' AND lease_expires_at <= edgeoutbox_now()))
   AND {condition}
@@ -40,7 +40,7 @@ _LATER = """
 SELECT COUNT(*),
        MIN(CASE WHEN state = 'EXECUTING' THEN lease_expires_at WHEN state = 'ADMITTED' AND is_head = 1 THEN due_at END)
 FROM agent_action
-WHERE state IN ('PROPOSED', 'ADMITTED', 'EXECUTING')
+WHERE edgeoutbox_open(agent_action)
   AND NOT (state = 'ADMITTED' AND is_head = 1 AND due_at <= edgeoutbox_now())
   AND NOT (state = 'EXECUTING' AND lease_expires_at <= edgeoutbox_now())
 """

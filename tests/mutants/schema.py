@@ -26,8 +26,7 @@ MUTANTS = (
         (
             Edit(
                 SCHEMA,
-                "earlier.state IN ('PROPOSED', 'ADMITTED', 'EXECUTING')\n)\n"
-                "BEGIN\n  UPDATE agent_action SET is_head = 0",
+                "earlier.stop_reason IS NULL\n)\nBEGIN\n  UPDATE agent_action SET is_head = 0",
                 "earlier.state IN ('PROPOSED', 'ADMITTED')\n)\nBEGIN\n  UPDATE agent_action SET is_head = 0",
             ),
         ),

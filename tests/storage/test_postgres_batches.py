@@ -206,8 +206,9 @@ def test_every_shared_word_is_spelled_for_both_drivers() -> None:
     shared = (
         "SELECT edgeoutbox_text(a.b), edgeoutbox_now(), 'agent_action ?%' FROM agent_action AS a, agent_action_kind"
     )
-    shared += " WHERE agent_action.id = ? AND x = ? AND y % 2 = 1"
+    shared += " WHERE agent_action.id = ? AND x = ? AND y % 2 = 1 AND edgeoutbox_open(a)"
     spelled: Any = "SELECT CAST(a.b AS text), {0}edgeoutbox_now(), 'agent_action ?{1}' FROM {0}agent_action AS a, "
     spelled += "{0}agent_action_kind WHERE agent_action.id = {2} AND x = {3} AND y {1} 2 = 1"
+    spelled += " AND a.state IN ('PROPOSED', 'ADMITTED', 'EXECUTING')"
     assert spell(shared, 'a"b%') == spelled.format('"a""b%%".', "%%", "%s", "%s")
     assert spell_numbered(shared, None) == spelled.format("", "%", "$1", "$2")

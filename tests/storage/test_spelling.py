@@ -15,6 +15,7 @@ from edgeoutbox.storage.statements import rows
         ("SELECT edgeoutbox_text(payload)", "SELECT CAST(payload AS BLOB)"),
         ("SELECT edgeoutbox_text(action.payload), 1", "SELECT CAST(action.payload AS BLOB), 1"),
         ("UPDATE t SET a = ? WHERE b < edgeoutbox_now() + ?", f"UPDATE t SET a = ? WHERE b < {NOW} + ?"),
+        ("SELECT 1 FROM t AS a WHERE edgeoutbox_open(a)", "SELECT 1 FROM t AS a WHERE a.stop_reason IS NULL"),
         ("SELECT 'edgeoutbox_now()'", "SELECT 'edgeoutbox_now()'"),
         ("SELECT 'it''s', edgeoutbox_now()", f"SELECT 'it''s', {NOW}"),
     ],

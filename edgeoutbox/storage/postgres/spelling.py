@@ -12,8 +12,8 @@ from functools import lru_cache
 # What stands in quotes is a value or a name, whatever it says. `agent_action.id` names a column of a table of the
 # statement, which has no schema.
 _WORDS = re.compile(
-    r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|[?%]|edgeoutbox_text\(([\w.]+)\)|\bedgeoutbox_(?:now\(|table\(\))|"""
-    r"""\bagent_action(?:_[a-z]+)*\b(?!\.)"""
+    r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|[?%]|edgeoutbox_text\((?P<column>[\w.]+)\)|"""
+    r"""\bedgeoutbox_open\((?P<table>\w+)\)|\bedgeoutbox_(?:now\(|table\(\))|\bagent_action(?:_[a-z]+)*\b(?!\.)"""
 )
 
 
@@ -49,7 +49,9 @@ def _spell(sql: str, schema: str | None, parameter: Callable[[], str], percent: 
             return word.replace("%", percent)
         if word == "edgeoutbox_table()":
             return f"CAST(CAST('{(qualifier + 'agent_action').replace(chr(39), chr(39) * 2)}' AS regclass) AS bigint)"
-        return f"CAST({found[1]} AS text)" if found[1] else qualifier + word
+        if found["table"]:
+            return f"{found['table']}.state IN ('PROPOSED', 'ADMITTED', 'EXECUTING')"
+        return f"CAST({found['column']} AS text)" if found["column"] else qualifier + word
 
     return _WORDS.sub(spelled, sql)
 

@@ -17,7 +17,10 @@ NOW = "CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER)"
 """The database's clock in milliseconds, constant within a statement; `unixepoch('subsec')` needs SQLite 3.42."""
 
 # What stands in quotes is a value, whatever it says.
-_WORDS = re.compile(r"'(?:[^']|'')*'|edgeoutbox_now\(\)|edgeoutbox_text\(([\w.]+)\)|AS JSON\)")
+_WORDS = re.compile(
+    r"'(?:[^']|'')*'|edgeoutbox_now\(\)|AS JSON\)|"
+    r"edgeoutbox_text\((?P<column>[\w.]+)\)|edgeoutbox_open\((?P<table>\w+)\)"
+)
 
 
 @lru_cache(maxsize=256)
@@ -31,8 +34,10 @@ def _spelled(found: re.Match[str]) -> str:
         return found[0]
     if found[0] == "AS JSON)":
         return "AS TEXT)"
+    if found["table"]:
+        return f"{found['table']}.stop_reason IS NULL"
     # As bytes: a driver that cannot decode one row's text would give us none.
-    return f"CAST({found[1]} AS BLOB)" if found[1] else NOW
+    return f"CAST({found['column']} AS BLOB)" if found["column"] else NOW
 
 
 COLUMNS = spell(rows.COLUMNS)

@@ -22,10 +22,9 @@ from edgeoutbox.storage.statements.steps import Row, Statement, Steps
 
 _OPEN = ("PROPOSED", "ADMITTED", "EXECUTING")
 
-_ARE_OPEN = "state IN ('PROPOSED', 'ADMITTED', 'EXECUTING')"
-
 _CARRIED = {
-    False: f"({_ARE_OPEN} OR EXISTS (SELECT 1 FROM agent_action_ended WHERE action_id = agent_action.id))",
+    False: "(edgeoutbox_open(agent_action)"
+    " OR EXISTS (SELECT 1 FROM agent_action_ended WHERE action_id = agent_action.id))",
     True: "1 = 1",
 }
 """Which actions are carried: those that have not ended or whose hook is owed, or all."""
@@ -338,9 +337,9 @@ def require_heads(actions: Sequence[Carried]) -> Steps[None]:
     sql = f"""
     SELECT COUNT(*) FROM agent_action
     WHERE idempotency_key IN ({_texts(keys)})
-      AND is_head <> CASE WHEN {_ARE_OPEN} AND NOT EXISTS (
+      AND is_head <> CASE WHEN edgeoutbox_open(agent_action) AND NOT EXISTS (
         SELECT 1 FROM agent_action AS earlier
-        WHERE earlier.lane_key = agent_action.lane_key AND earlier.id < agent_action.id AND earlier.{_ARE_OPEN}
+        WHERE earlier.lane_key = agent_action.lane_key AND earlier.id < agent_action.id AND edgeoutbox_open(earlier)
       ) THEN 1 ELSE 0 END
     """
     [(wrong,)] = yield sql, keys
@@ -375,7 +374,7 @@ def _waiting(actions: Sequence[Carried]) -> Steps[set[Text]]:
     given = ", ".join("(CAST(? AS TEXT))" for _ in lanes)
     sql = f"""
     SELECT edgeoutbox_text(given.column1) FROM (VALUES {given}) AS given
-    WHERE EXISTS (SELECT 1 FROM agent_action WHERE lane_key = given.column1 AND {_ARE_OPEN})
+    WHERE EXISTS (SELECT 1 FROM agent_action WHERE lane_key = given.column1 AND edgeoutbox_open(agent_action))
     """
     rows = yield sql, lanes
     return {_text(row[0]) for row in rows}

@@ -36,7 +36,7 @@ FROM agent_action WHERE idempotency_key = ?
 # Everything open in a lane; served by ix_agent_action_open.
 IN_LANE = f"""
 SELECT id, kind, state, {column("payload")}, {column("idempotency_key")} FROM agent_action
-WHERE lane_key = ? AND state IN ('PROPOSED', 'ADMITTED', 'EXECUTING')
+WHERE lane_key = ? AND edgeoutbox_open(agent_action)
 ORDER BY id
 """
 

@@ -17,7 +17,7 @@ BY_KEY = f"SELECT {COLUMNS} FROM agent_action WHERE idempotency_key = ?"
 # Served by ix_agent_action_open.
 LANE = f"""
 SELECT {COLUMNS} FROM agent_action
-WHERE lane_key = ? AND state IN ('PROPOSED', 'ADMITTED', 'EXECUTING')
+WHERE lane_key = ? AND edgeoutbox_open(agent_action)
 ORDER BY id
 """
 
@@ -31,7 +31,7 @@ FROM agent_action_attempt WHERE action_id = ? ORDER BY epoch
 OPEN_BY_KIND = """
 SELECT kind, state, COUNT(*), MIN(CASE WHEN state = 'ADMITTED' AND due_at <= edgeoutbox_now() THEN due_at END)
 FROM agent_action
-WHERE state IN ('PROPOSED', 'ADMITTED', 'EXECUTING') AND (CASE kind {conditions} ELSE TRUE END)
+WHERE edgeoutbox_open(agent_action) AND (CASE kind {conditions} ELSE TRUE END)
 GROUP BY kind, state
 """
 

@@ -2,11 +2,13 @@
 
 The same steps run in a backend's writer, on a connection of the caller's own (sync or async) and in a test.
 
-A shared statement is SQL that SQLite (3.37.2 or later) and Postgres (14 or later) both read, plus three words. Whoever
+A shared statement is SQL that SQLite (3.37.2 or later) and Postgres (14 or later) both read, plus four words. Whoever
 runs it spells them for its database first:
 
 * `?` is a parameter; one that is used twice is given twice.
 * `edgeoutbox_now()` is the database's clock: milliseconds since 1970, constant within a statement.
+* `edgeoutbox_open(agent_action)` is whether an action has not ended, as the index of open actions says it, which serves
+  the query then. The word in it is the table, or what the statement calls it.
 * `edgeoutbox_text(column)` is free text, or JSON, as text or bytes. Another program may have stored it in any encoding,
   and one row that a driver cannot decode must not cost us the others; `text` in `rows` decodes what comes. And a driver
   that parses JSON by itself would not give us what was stored.
