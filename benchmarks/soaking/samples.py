@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from edgeoutbox.storage.sqlite.checkpoints import CHECKPOINT_AT, CUT_AT
+
 MEGABYTE = 1e6
 GROWTH = 1.10
 SMALLEST_QUARTER = 5
@@ -56,12 +58,12 @@ class Line:
 # a tenth, and by an allowance besides: at the sizes of a short run a tenth is less than what an allocator rounds to.
 # Five minutes at 40 actions a second see 6000 between the two: enough for rows that nobody deletes, or for an object of
 # 2 KB that every action leaves behind. An hour sees one of 200 bytes.
-# The log is a saw that a checkpoint cuts at 8 MiB, and grows beside a pinned snapshot for as long as that stays. Pins
+# The log is written over after a checkpoint, or cut, and grows beside a pinned snapshot for as long as that stays. Pins
 # take up about a quarter of the time, so the lower quartile of a quarter tells whether the log comes back after one.
 LINES = (
     Line("resident memory of the executor", lambda sample: sample.resident, statistics.median, 2.0),
     Line("database file", lambda sample: sample.file, statistics.median, 1.0),
-    Line("write-ahead log", lambda sample: sample.wal, lower_quartile, 8.4),
+    Line("write-ahead log", lambda sample: sample.wal, lower_quartile, CUT_AT * CHECKPOINT_AT / 1e6),
 )
 
 

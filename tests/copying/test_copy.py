@@ -447,5 +447,4 @@ async def test_a_long_copy_does_not_let_the_log_of_sqlite_grow(
     log = tmp_path / "destination.db-wal"
     tally = await copied(source, destination, meanwhile=lambda: sizes.append(log.stat().st_size))
     assert tally.copied == 200
-    assert sizes.count(0) >= 3
     assert max(sizes) < 300_000

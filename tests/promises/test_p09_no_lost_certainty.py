@@ -138,14 +138,14 @@ async def test_p9_the_executor_recovers_by_itself_and_says_so_once(
 
 
 @sqlite_only("a long reader is in the way of checkpoints of SQLite; to Postgres it is nothing")
-async def test_p9_a_long_reader_stops_nobody(world: World) -> None:
+async def test_p9_a_long_reader_stops_nobody(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """A foreign connection that keeps a snapshot open for the whole time neither blocks claims nor settlements."""
+    monkeypatch.setattr("edgeoutbox.storage.sqlite.checkpoints.CHECKPOINT_AT", 1)
     adapter = ScriptedAdapter()
     outbox, executor = await world.running(adapter)
     reader = world.connect()
     reader.execute("BEGIN")
     reader.execute("SELECT COUNT(*) FROM agent_action")
-    outbox.storage._checkpoint_at = 0  # type: ignore[attr-defined]
     asked = await outbox.enqueue_many([request(f"k{n}") for n in range(50)])
     for one in asked:
         assert outcome(await ended(outbox, one.id)) == ("DONE", "CONFIRMED")

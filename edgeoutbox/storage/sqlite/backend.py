@@ -79,7 +79,8 @@ class SqliteStorage:
         self._busy_timeout = busy_timeout
         self._on_connect = on_connect
         self._open_events = open_events
-        self._committer = Committer(self._open_writer, Checkpoints(self.path), runner(), busy_timeout=busy_timeout)
+        checkpoints = Checkpoints(self.path, driver)
+        self._committer = Committer(self._open_writer, checkpoints, runner(), busy_timeout=busy_timeout)
         self._reader: Reader | None = None
         self._reading = asyncio.Lock()
         self._watch: Watch | None = None

@@ -37,7 +37,7 @@ class SqlitePlace:
     def __init__(self, storage: SqliteStorage) -> None:
         self._storage = storage
         self._connection: Connection | None = None
-        self._checkpoints = Checkpoints(storage.path)
+        self._checkpoints = Checkpoints(storage.path, storage.driver)
 
     @property
     def shown(self) -> str:
