@@ -12,8 +12,7 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar, cast
 
 from edgeoutbox import telemetry
@@ -38,20 +37,27 @@ Many: TypeAlias = Callable[[Sequence[Any]], Steps[Sequence[Any]]]
 
 @dataclass(eq=False, slots=True)
 class Operation(Generic[T]):
-    """One state change. `single` says that it is one statement, which undoes itself when it fails.
+    """One state change: either `run`, or `many` for an `item`. `single`: one statement, which undoes itself on failure.
 
-    With `many`, the items of all operations of a batch that have the same `many` are handed to it together. A claim is
-    `last`: it finds what the others enqueued and the lanes that they opened.
+    The items of all operations of a batch that have the same `many` are handed to it together. A claim is `last`: it
+    finds what the others enqueued and the lanes that they opened.
     """
 
-    run: Callable[[Connection], T]
     waiter: "asyncio.Future[T]"
+    run: Callable[[Connection], T] | None = None
     single: bool = False
     many: Many | None = None
     item: Any = None
     last: bool = False
     value: Any = None
-    error: Exception | None = field(default=None)
+    error: Exception | None = None
+
+    def carry_out(self, connection: Connection) -> Any:
+        """Run it for itself, and return its answer."""
+        if self.run is not None:
+            return self.run(connection)
+        [answer] = run(connection, cast("Many", self.many)([self.item]))
+        return answer
 
 
 Work: TypeAlias = Callable[[Sequence[Operation[Any]]], None]
@@ -193,30 +199,30 @@ class Committer:
             self._hand_over()
             await self._runner.stop()
 
-    async def submit(self, run: Callable[[Connection], T], *, single: bool = False) -> T:
-        """Run an operation in a transaction and return its value once that is committed.
+    def submit(self, run: Callable[[Connection], T], *, single: bool = False) -> "asyncio.Future[T]":
+        """Run an operation in a transaction; what is returned has its value once that is committed.
 
-        Cancelling the caller drops the answer, not the operation.
+        Cancelling it drops the answer, not the operation.
         """
-        return await self._submit(Operation(run, self._waiter(), single))
+        return self._collect(Operation(self._waiter(), run, single))
 
-    async def submit_to(
+    def submit_to(
         self, many: Callable[[Sequence[Item]], Steps[Sequence[T]]], item: Item, *, last: bool = False
-    ) -> T:
+    ) -> "asyncio.Future[T]":
         """Like `submit`, for a change that is made for everybody who wants it at once; `last`: after the others."""
-        return await self._submit(Operation(partial(_one, many, item), self._waiter(), many=many, item=item, last=last))
+        return self._collect(Operation(self._waiter(), many=many, item=item, last=last))
 
     def _waiter(self) -> "asyncio.Future[Any]":
         if not self._started:
             raise StorageError("the outbox is closed; open it with 'async with Outbox(...)'")
         return asyncio.get_running_loop().create_future()
 
-    async def _submit(self, operation: Operation[T]) -> T:
-        loop = operation.waiter.get_loop()
+    def _collect(self, operation: Operation[T]) -> "asyncio.Future[T]":
         if not self._collected:
+            loop = operation.waiter.get_loop()
             loop.call_soon(self._hand_over_in, TURNS, loop)
         self._collected.append(operation)
-        return await operation.waiter
+        return operation.waiter
 
     def _hand_over_in(self, turns: int, loop: asyncio.AbstractEventLoop) -> None:
         if turns > 1:
@@ -290,7 +296,7 @@ class Committer:
         operation.error = None
         try:
             self._begin(connection)
-            operation.value = operation.run(connection)
+            operation.value = operation.carry_out(connection)
             connection.execute("COMMIT")
         except Exception as error:  # noqa: BLE001 - the operation's caller gets it
             operation.error = error
@@ -318,15 +324,10 @@ class Committer:
                 batch[0].waiter.get_loop().call_soon_threadsafe(_resolve, batch)
 
 
-def _one(many: Many, item: Any, connection: Connection) -> Any:
-    [answer] = run(connection, many([item]))
-    return answer
-
-
 def _one_of_many(connection: Connection, operation: Operation[Any]) -> None:
     """Run one operation among others; raises when it may have left something half done."""
     try:
-        operation.value, operation.error = operation.run(connection), None
+        operation.value, operation.error = operation.carry_out(connection), None
     except Exception as error:
         # Disk full, I/O errors and the like end the whole transaction behind our back.
         if not (operation.single and connection.in_transaction):
