@@ -448,7 +448,7 @@ END;
 
 CREATE TRIGGER IF NOT EXISTS guard_agent_action_head BEFORE UPDATE OF is_head ON agent_action
 WHEN NEW.is_head <> CASE
-  WHEN NEW.state IN ('DONE', 'UNCERTAIN', 'FAILED', 'CANCELLED') THEN 0
+  WHEN NEW.state IN ('DONE', 'UNCERTAIN') OR NEW.state IN ('FAILED', 'CANCELLED') THEN 0
   ELSE NOT EXISTS (
     SELECT 1 FROM agent_action AS earlier
     WHERE earlier.lane_key = NEW.lane_key AND earlier.id < NEW.id AND earlier.stop_reason IS NULL
@@ -460,6 +460,8 @@ END;
 
 -- ---------------------------------------------------------------------------------------------------------------------
 -- What follows from a change
+
+-- An end is seen by its stop_reason: for a longer list than two, SQLite builds a table each time that a trigger fires.
 
 CREATE TRIGGER IF NOT EXISTS agent_action_inserted_behind AFTER INSERT ON agent_action
 WHEN EXISTS (
@@ -493,7 +495,7 @@ END;
 
 -- An end that was written by hand need not know about these columns.
 CREATE TRIGGER IF NOT EXISTS agent_action_ended_by_hand AFTER UPDATE OF stop_reason ON agent_action
-WHEN NEW.state IN ('DONE', 'UNCERTAIN', 'FAILED', 'CANCELLED') AND NEW.ended_at IS NULL
+WHEN NEW.stop_reason IS NOT NULL AND NEW.ended_at IS NULL
 BEGIN
   UPDATE agent_action
   SET ended_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER), is_head = 0, lease_owner = NULL, lease_expires_at = NULL
@@ -501,7 +503,7 @@ BEGIN
 END;
 
 CREATE TRIGGER IF NOT EXISTS agent_action_ended_head AFTER UPDATE OF stop_reason ON agent_action
-WHEN OLD.is_head = 1 AND NEW.state IN ('DONE', 'UNCERTAIN', 'FAILED', 'CANCELLED') AND NEW.lane_key IS NOT NULL
+WHEN OLD.is_head = 1 AND NEW.stop_reason IS NOT NULL AND NEW.lane_key IS NOT NULL
 BEGIN
   UPDATE agent_action SET is_head = 1 WHERE id = (
     SELECT id FROM agent_action
@@ -511,7 +513,7 @@ BEGIN
 END;
 
 CREATE TRIGGER IF NOT EXISTS agent_action_ended_owed AFTER UPDATE OF stop_reason ON agent_action
-WHEN NEW.state IN ('DONE', 'UNCERTAIN', 'FAILED', 'CANCELLED')
+WHEN NEW.stop_reason IS NOT NULL
   AND EXISTS (SELECT 1 FROM agent_action_kind WHERE kind = NEW.kind AND has_ended_hook = 1)
 BEGIN
   INSERT INTO agent_action_ended (action_id, kind, due_at) VALUES (NEW.id, NEW.kind, CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER));

@@ -273,7 +273,7 @@ def _evidence(outcome: Outcome) -> str:
     """Evidence as JSON. What cannot be stored must not cost the result."""
     evidence: Evidence = getattr(outcome, "evidence", None) or {}
     try:
-        text = _EVIDENCE.encode(dict(evidence))
+        text = _EVIDENCE.encode(dict(evidence)) if evidence else "{}"
     except Exception:  # noqa: BLE001 - an adapter's mapping can raise anything
         return '{"dropped":"the evidence is not JSON"}'
     return text if len(text) <= MAX_EVIDENCE_BYTES else '{"dropped":"the evidence is larger than 4 KiB"}'

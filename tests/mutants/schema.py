@@ -38,7 +38,7 @@ MUTANTS = (
         (
             Edit(
                 SCHEMA,
-                "WHEN OLD.is_head = 1 AND NEW.state IN ('DONE', 'UNCERTAIN', 'FAILED', 'CANCELLED')",
+                "WHEN OLD.is_head = 1 AND NEW.stop_reason IS NOT NULL",
                 "WHEN OLD.is_head = 1 AND NEW.state = 'DONE'",
             ),
         ),

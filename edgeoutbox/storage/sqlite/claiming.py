@@ -7,11 +7,12 @@ from functools import lru_cache
 from typing import TypeAlias
 
 from edgeoutbox.keys import digest_of_stored
+from edgeoutbox.model import Action
 from edgeoutbox.storage.protocol import Claim, Fence, Refusal, Served
 from edgeoutbox.storage.sqlite.conditions import sql_of
 from edgeoutbox.storage.sqlite.spelling import COLUMNS, NOW, Long, fields
-from edgeoutbox.storage.statements.rows import NAMES, action_of
-from edgeoutbox.storage.statements.steps import Row, Steps
+from edgeoutbox.storage.statements.rows import NAMES, action_of, action_of_texts
+from edgeoutbox.storage.statements.steps import Steps
 from edgeoutbox.variants import Condition
 
 Attempting: TypeAlias = tuple[int, int, str, int]
@@ -119,13 +120,12 @@ def claim(served: Sequence[Served], limit: int, owner: str, *, reclaim: bool) ->
         return []
     leases = {kind.kind: kind.lease for kind in wanted}
     yield Long(update, [owner, *(value for lease in leases.items() for value in lease), chosen])
-    rows = yield from _rows(chosen)
-    rows.sort(key=lambda row: (row[14], row[0]))
-    claims = []
-    for row in rows:
-        claim = yield from _claimed(row, owner, leases[row[1]])
-        claims.append(claim)
-    return claims
+    actions = yield from _actions(chosen)
+    actions.sort(key=lambda action: (action.due_at, action.id))
+    for place, action in enumerate(actions):
+        if action.payload_digest is None:
+            actions[place] = yield from _with_digest(action)
+    return [Claim(action, owner, (action.lease_expires_at or 0) - leases[action.kind]) for action in actions]
 
 
 def claim_many(claimings: Sequence[Claiming]) -> Steps[list[list[Claim]]]:
@@ -136,20 +136,23 @@ def claim_many(claimings: Sequence[Claiming]) -> Steps[list[list[Claim]]]:
     return claims
 
 
-def _rows(chosen: str) -> Steps[list[Row]]:
+def _actions(chosen: str) -> Steps[list[Action]]:
     [(claimed,)] = yield CLAIMED, (chosen,)
     try:
-        rows: list[Row] = json.loads(claimed.decode())
+        return [action_of_texts(values) for values in json.loads(claimed.decode())]
     except UnicodeDecodeError:
         rows = yield CLAIMED_EACH, (chosen,)
-    return rows
+        return [action_of(row) for row in rows]
 
 
 def claim_one(served: Served, action_id: int, owner: str) -> Steps[Claim | None]:
     """Take this head, when it can be taken."""
     sql = _claim_one_sql(served.condition)
     rows = yield sql, (owner, served.lease, action_id, served.kind, served.kind)
-    return (yield from _claimed(rows[0], owner, served.lease)) if rows else None
+    for row in rows:
+        action = yield from _with_digest(action_of(row))
+        return Claim(action, owner, (action.lease_expires_at or 0) - served.lease)
+    return None
 
 
 def begin_writes(attempts: Sequence[Attempting]) -> Steps[list[Fence | Refusal]]:
@@ -170,12 +173,11 @@ def begin_writes(attempts: Sequence[Attempting]) -> Steps[list[Fence | Refusal]]
     return answers
 
 
-def _claimed(row: Row, owner: str, lease: int) -> Steps[Claim]:
-    action = action_of(row)
+def _with_digest(action: Action) -> Steps[Action]:
     if action.payload_digest is None and (filled := digest_of_stored(action.payload or "")) is not None:
         yield FILL_DIGEST, (filled, action.id)
-        action = replace(action, payload_digest=filled)
-    return Claim(action, owner, (action.lease_expires_at or 0) - lease)
+        return replace(action, payload_digest=filled)
+    return action
 
 
 @lru_cache(maxsize=64)

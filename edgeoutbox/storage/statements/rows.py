@@ -44,7 +44,11 @@ def text(value: bytes | str | None) -> str | None:
 
 def action_of(row: Row) -> Action:
     """The action in a row of `COLUMNS`."""
-    values: list[Any] = [text(value) if isinstance(value, bytes) else value for value in row]
-    values[9], values[10] = _STATES[row[9]], bool(row[10])
-    values[20], values[25] = _REASONS[row[20]], bool(row[25])
+    return action_of_texts([text(value) if isinstance(value, bytes) else value for value in row])
+
+
+def action_of_texts(values: list[Any]) -> Action:
+    """The action in the values of a row that holds no bytes; the list is used up."""
+    values[9], values[10] = _STATES[values[9]], bool(values[10])
+    values[20], values[25] = _REASONS[values[20]], bool(values[25])
     return Action(*values)
