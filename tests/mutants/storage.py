@@ -18,6 +18,9 @@ SHARED = "tests/storage/test_committer.py::"
 HELD = "agent_action.id = held.id AND agent_action.epoch = held.epoch AND lease_owner = held.owner"
 OF_ANY_EPOCH = "agent_action.id = held.id AND lease_owner = held.owner"
 OF_ANY_OWNER = "agent_action.id = held.id AND agent_action.epoch = held.epoch"
+SAID, SAID_OF_ANY_EPOCH, SAID_OF_ANY_OWNER = (
+    text.replace("held.", "said.") for text in (HELD, OF_ANY_EPOCH, OF_ANY_OWNER)
+)
 
 MUTANTS = (
     Mutant(
@@ -88,8 +91,8 @@ MUTANTS = (
         "settle-of-any-epoch",
         "The late answer to a first attempt ends the action under the second, which still writes.",
         (
-            Edit(SETTLING, f"JOIN agent_action ON {HELD}\n", f"JOIN agent_action ON {OF_ANY_EPOCH}\n"),
-            Edit(SETTLING, f"WHERE {HELD}\n", f"WHERE {OF_ANY_EPOCH}\n"),
+            Edit(SETTLING, f"JOIN agent_action ON {SAID}\n", f"JOIN agent_action ON {SAID_OF_ANY_EPOCH}\n"),
+            Edit(SETTLING, f"WHERE {SAID}\n", f"WHERE {SAID_OF_ANY_EPOCH}\n"),
         ),
         (STORY + "test_p6_stale_settle_after_a_retry_and_claim_of_the_same_owner_changes_nothing",),
     ),
@@ -97,8 +100,8 @@ MUTANTS = (
         "settle-of-any-owner",
         "An attempt that gave its action back to be read back ends it after all, with a result that is old.",
         (
-            Edit(SETTLING, f"JOIN agent_action ON {HELD}\n", f"JOIN agent_action ON {OF_ANY_OWNER}\n"),
-            Edit(SETTLING, f"WHERE {HELD}\n", f"WHERE {OF_ANY_OWNER}\n"),
+            Edit(SETTLING, f"JOIN agent_action ON {SAID}\n", f"JOIN agent_action ON {SAID_OF_ANY_OWNER}\n"),
+            Edit(SETTLING, f"WHERE {SAID}\n", f"WHERE {SAID_OF_ANY_OWNER}\n"),
         ),
         (STORY + "test_p6_stale_settle_after_a_reread_changes_nothing",),
     ),

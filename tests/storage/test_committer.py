@@ -13,7 +13,7 @@ from edgeoutbox.errors import DatabaseBusy, DatabaseUnavailable, StorageError
 from edgeoutbox.storage.sqlite.backend import SqliteStorage
 from edgeoutbox.storage.sqlite.committer import TURNS, Committer, InlineRunner, Runner, ThreadRunner
 from edgeoutbox.storage.sqlite.drivers import Driver
-from edgeoutbox.storage.sqlite.spelling import Connection, Long
+from edgeoutbox.storage.sqlite.spelling import Connection
 from edgeoutbox.storage.statements.steps import Steps
 from edgeoutbox.testing import MovableClock
 from edgeoutbox.testing.conformance.story import DONE, WINDOW, a_request, claim_all, enqueue
@@ -35,7 +35,7 @@ def write(word: str) -> Callable[[Connection], str]:
 def write_all(words: Sequence[str]) -> Steps[Sequence[str]]:
     """An operation that many share."""
     for word in words:
-        yield Long(INSERT, (word,))
+        yield INSERT, (word,)
     return words
 
 

@@ -10,7 +10,7 @@ from edgeoutbox.keys import digest_of_stored
 from edgeoutbox.model import Action
 from edgeoutbox.storage.protocol import Claim, Fence, Refusal, Served
 from edgeoutbox.storage.sqlite.conditions import sql_of
-from edgeoutbox.storage.sqlite.spelling import COLUMNS, NOW, Long, fields
+from edgeoutbox.storage.sqlite.spelling import COLUMNS, NOW, fields
 from edgeoutbox.storage.statements.rows import NAMES, action_of, action_of_texts
 from edgeoutbox.storage.statements.steps import Steps
 from edgeoutbox.variants import Condition
@@ -119,7 +119,7 @@ def claim(served: Sequence[Served], limit: int, owner: str, *, reclaim: bool) ->
     if chosen == "[]":
         return []
     leases = {kind.kind: kind.lease for kind in wanted}
-    yield Long(update, [owner, *(value for lease in leases.items() for value in lease), chosen])
+    yield update, [owner, *(value for lease in leases.items() for value in lease), chosen]
     actions = yield from _actions(chosen)
     actions.sort(key=lambda action: (action.due_at, action.id))
     for place, action in enumerate(actions):

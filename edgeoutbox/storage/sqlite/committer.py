@@ -282,13 +282,13 @@ class Committer:
         return True
 
     def _shared(self, connection: Connection, batch: Sequence[Operation[Any]]) -> None:
-        """Run what one call can make together. It answers the batch before when it is inside SQLite for long."""
+        """Run what one call can make together."""
         shared: dict[Many, list[Operation[Any]]] = {}
         for operation in batch:
             if operation.many is not None:
                 shared.setdefault(operation.many, []).append(operation)
         for many, operations in shared.items():
-            answers = run(connection, many([operation.item for operation in operations]), self._answer)
+            answers = run(connection, many([operation.item for operation in operations]))
             for operation, answer in zip(operations, answers, strict=True):
                 operation.value, operation.error = answer, None
 

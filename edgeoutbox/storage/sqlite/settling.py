@@ -10,7 +10,7 @@ from edgeoutbox.storage.protocol import Claim, Hook, Hooks, Served, Settlement
 from edgeoutbox.storage.sqlite.claiming import AT_MOST_ONCE
 from edgeoutbox.storage.sqlite.conditions import sql_of
 from edgeoutbox.storage.sqlite.hooks import run_hook
-from edgeoutbox.storage.sqlite.spelling import COLUMNS, NOW, Connection, Long, fields, run
+from edgeoutbox.storage.sqlite.spelling import COLUMNS, NOW, Connection, fields, run
 from edgeoutbox.storage.statements.kinds import cool_down
 from edgeoutbox.storage.statements.owed import FORGET_ENDED
 from edgeoutbox.storage.statements.rows import action_of
@@ -23,30 +23,50 @@ ENDED = f"SELECT {COLUMNS} FROM agent_action WHERE id = ?"
 
 IF_HELD = "WHERE id = ? AND epoch = ? AND lease_owner = ? AND state = 'EXECUTING'"
 
-# Which of many claims still hold their actions, as one JSON array.
+# What many attempts came to; as JSON of their own these fields are `_said`.
+SAID = fields(
+    "id", "epoch", "owner", "state", "stop_reason", "clears_fence", "readback_ref", "last_error", "result", "reason",
+    "evidence",
+)  # fmt: skip
+
+# Which of them still hold their actions, as one JSON array.
 HELD = f"""
 SELECT json_group_array(place)
-FROM {fields("id", "epoch", "owner")} AS held
-JOIN agent_action ON agent_action.id = held.id AND agent_action.epoch = held.epoch AND lease_owner = held.owner
-WHERE state = 'EXECUTING'
+FROM {SAID} AS said
+JOIN agent_action ON agent_action.id = said.id AND agent_action.epoch = said.epoch AND lease_owner = said.owner
+WHERE agent_action.state = 'EXECUTING'
+"""
+
+# The rows of the dispatch log, once; a late result of an attempt that was overtaken is kept too. It comes before what
+# changes the actions: `recorded` is whether that will.
+LOG = f"""
+UPDATE agent_action_attempt
+SET settled_at = {NOW}, result = said.result, reason = said.reason, evidence = said.evidence,
+    readback_ref = said.readback_ref,
+    recorded = EXISTS (
+      SELECT 1 FROM agent_action
+      WHERE id = said.id AND agent_action.epoch = said.epoch AND lease_owner = said.owner AND state = 'EXECUTING'
+    )
+FROM {SAID} AS said
+WHERE agent_action_attempt.action_id = said.id AND agent_action_attempt.epoch = said.epoch AND settled_at IS NULL
 """
 
 # EXECUTING -> DONE, UNCERTAIN, FAILED, CANCELLED.
 END = f"""
 UPDATE agent_action
-SET state = held.state, stop_reason = held.stop_reason, payload = NULL, is_head = 0, ended_at = {NOW},
-    lease_owner = NULL, lease_expires_at = NULL, last_error = held.last_error,
-    write_started_at = CASE WHEN held.clears_fence THEN NULL ELSE write_started_at END,
-    readback_ref = COALESCE(held.readback_ref, agent_action.readback_ref)
-FROM {fields("id", "epoch", "owner", "state", "stop_reason", "clears_fence", "readback_ref", "last_error")} AS held
-WHERE agent_action.id = held.id AND agent_action.epoch = held.epoch AND lease_owner = held.owner
-  AND agent_action.state = 'EXECUTING'
+SET state = said.state, stop_reason = said.stop_reason, payload = NULL, is_head = 0, ended_at = {NOW},
+    lease_owner = NULL, lease_expires_at = NULL, last_error = said.last_error,
+    write_started_at = CASE WHEN said.clears_fence THEN NULL ELSE write_started_at END,
+    readback_ref = COALESCE(said.readback_ref, agent_action.readback_ref)
+FROM {SAID} AS said
+WHERE agent_action.id = said.id AND agent_action.epoch = said.epoch AND lease_owner = said.owner
+  AND agent_action.state = 'EXECUTING' AND said.stop_reason IS NOT NULL
 """
 
 # Of many that have just ended, those to be forgotten; served by ix_agent_action_forget, which is nearly always empty.
 ENDED_TO_FORGET = """
 SELECT id FROM agent_action INDEXED BY ix_agent_action_forget
-WHERE forget_at_end = 1 AND ended_at IS NOT NULL AND id IN (SELECT value FROM json_each(?))
+WHERE forget_at_end = 1 AND ended_at IS NOT NULL AND id IN (SELECT json_extract(value, '$[0]') FROM json_each(?))
 """
 
 # EXECUTING -> ADMITTED: nothing of the action exists at the provider.
@@ -66,15 +86,6 @@ SET lease_owner = NULL, lease_expires_at = {NOW} + ?, attempt = attempt - ?, las
 
 # Still EXECUTING until its lease ends, but nobody's.
 LET_GO = f"UPDATE agent_action SET lease_owner = NULL {IF_HELD}"
-
-# The row of the dispatch log, once; a late result of an attempt that was overtaken is kept too.
-LOG = f"""
-UPDATE agent_action_attempt
-SET settled_at = {NOW}, result = said.result, reason = said.reason, evidence = said.evidence,
-    readback_ref = said.readback_ref, recorded = said.recorded
-FROM {fields("id", "epoch", "result", "reason", "evidence", "readback_ref", "recorded")} AS said
-WHERE agent_action_attempt.action_id = said.id AND agent_action_attempt.epoch = said.epoch AND settled_at IS NULL
-"""
 
 # PROPOSED, ADMITTED -> CANCELLED; served by ix_agent_action_expiry.
 EXPIRE = """
@@ -166,48 +177,46 @@ def settle_many(settlements: Sequence[Settling]) -> Steps[list[bool]]:
 
 
 def _settle_each(settlements: Sequence[Settling], *, forget: bool) -> Steps[list[bool]]:
-    claims = [(claim.id, claim.epoch, claim.owner) for claim, _ in settlements]
-    [(held,)] = yield HELD, (json.dumps(claims),)
+    said = json.dumps([_said(*each) for each in settlements])
+    [(held,)] = yield HELD, (said,)
     recorded = [False] * len(settlements)
     for place in json.loads(held):
         recorded[place] = True
-    done = [each for each, held_still in zip(settlements, recorded, strict=True) if held_still]
-    ends = [(claim, settlement) for claim, settlement in done if settlement.state.ended]
-    if ends:
-        yield Long(END, (json.dumps([_end(*each) for each in ends]),))
-    for claim, settlement in done:
-        if not settlement.state.ended:
+    yield LOG, (said,)
+    yield END, (said,)
+    for (claim, settlement), held_still in zip(settlements, recorded, strict=True):
+        if held_still and not settlement.state.ended:
             yield _give_back(claim, settlement)
-    log = [_log(*each, recorded=held_still) for each, held_still in zip(settlements, recorded, strict=True)]
-    yield LOG, (json.dumps(log),)
-    if ends and forget:
-        rows = yield ENDED_TO_FORGET, (json.dumps([claim.id for claim, _ in ends]),)
-        for row in rows:
-            yield FORGET_ENDED, row
-    for claim, settlement in done:
-        if settlement.cools != "no":
+        if held_still and settlement.cools != "no":
             wait = settlement.wait if settlement.cools == "wait" else None
             yield from cool_down(claim.action.kind, settlement.reason, wait)
+    if forget:
+        rows = yield ENDED_TO_FORGET, (said,)
+        for row in rows:
+            yield FORGET_ENDED, row
     return recorded
 
 
 def let_go(claim: Claim, settlement: Settlement) -> Steps[None]:
     """Log a settlement that the database refused, and leave the action to whoever may take it when its lease ends."""
     yield LET_GO, (claim.id, claim.epoch, claim.owner)
-    yield LOG, (json.dumps([_log(claim, settlement, recorded=False)]),)
+    yield LOG, (json.dumps([_said(claim, settlement)]),)
 
 
-def _end(claim: Claim, settlement: Settlement) -> list[str | int | None]:
-    return [
+def _said(claim: Claim, settlement: Settlement) -> tuple[str | int | None, ...]:
+    return (
         claim.id,
         claim.epoch,
         claim.owner,
-        settlement.state.value,
+        settlement.state,
         settlement.stop_reason,
         int(settlement.clears_fence),
         settlement.readback_ref,
         settlement.last_error,
-    ]
+        settlement.result,
+        settlement.reason or None,
+        settlement.evidence,
+    )
 
 
 def _give_back(claim: Claim, settlement: Settlement) -> Statement:
@@ -215,18 +224,6 @@ def _give_back(claim: Claim, settlement: Settlement) -> Statement:
     held = (claim.id, claim.epoch, claim.owner)
     uncounted = int(not settlement.counts)
     return statement, (settlement.wait, uncounted, settlement.last_error, *held)
-
-
-def _log(claim: Claim, settlement: Settlement, *, recorded: bool) -> list[str | int | None]:
-    return [
-        claim.id,
-        claim.epoch,
-        settlement.result,
-        settlement.reason or None,
-        settlement.evidence,
-        settlement.readback_ref,
-        int(recorded),
-    ]
 
 
 def reap(connection: Connection, served: Sequence[Served], owner: str, hooks: Hooks, limit: int) -> list[Action]:

@@ -4,12 +4,12 @@ The vocabulary stands in `edgeoutbox.storage.statements.steps`. SQL that an ende
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from edgeoutbox.storage.statements import rows
-from edgeoutbox.storage.statements.steps import Row, Statement, Steps, take
+from edgeoutbox.storage.statements.steps import Row, Steps, take
 
 T = TypeVar("T")
 
@@ -58,22 +58,9 @@ class Connection(Protocol):
         """Close the connection."""
 
 
-class Long(NamedTuple):
-    """A statement that keeps SQLite busy for long, and leaves the interpreter to others meanwhile."""
-
-    sql: str
-    parameters: Sequence[Any] = ()
-
-
-def run(connection: Connection, steps: Steps[T], before_long: Callable[[], None] | None = None) -> T:
-    """Take every step on the connection and return what the steps return. `before_long` is called before a `Long`."""
-
-    def execute(statement: Statement) -> list[Row]:
-        if before_long is not None and isinstance(statement, Long):
-            before_long()
-        return connection.execute(spell(statement[0]), statement[1])
-
-    return take(steps, execute)
+def run(connection: Connection, steps: Steps[T]) -> T:
+    """Take every step on the connection and return what the steps return."""
+    return take(steps, lambda statement: connection.execute(spell(statement[0]), statement[1]))
 
 
 def fields(*names: str) -> str:
