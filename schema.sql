@@ -175,11 +175,11 @@ CREATE TABLE IF NOT EXISTS agent_action (
   ended_at INTEGER,
 
   CONSTRAINT "an ended action has a stop_reason, others have none"
-    CHECK ((stop_reason IS NOT NULL) = (state IN ('DONE', 'UNCERTAIN', 'FAILED', 'CANCELLED'))),
+    CHECK ((stop_reason IS NOT NULL) = (state IN ('DONE', 'UNCERTAIN') OR state IN ('FAILED', 'CANCELLED'))),
   CONSTRAINT "an ended action has no payload, others have one"
-    CHECK ((payload IS NULL) = (state IN ('DONE', 'UNCERTAIN', 'FAILED', 'CANCELLED'))),
+    CHECK ((payload IS NULL) = (stop_reason IS NOT NULL)),
   CONSTRAINT "only an ended action has ended_at"
-    CHECK (ended_at IS NULL OR state IN ('DONE', 'UNCERTAIN', 'FAILED', 'CANCELLED')),
+    CHECK (ended_at IS NULL OR stop_reason IS NOT NULL),
   CONSTRAINT "only an executing action has a lease"
     CHECK (state <> 'EXECUTING' OR lease_expires_at IS NOT NULL),
   CONSTRAINT "an action that waits has no lease and no fence"

@@ -138,8 +138,8 @@ MUTANTS = (
         (
             Edit(
                 SCHEMA,
-                "CHECK ((payload IS NULL) = (state IN ('DONE', 'UNCERTAIN', 'FAILED', 'CANCELLED'))),",
-                "CHECK (payload IS NOT NULL OR state IN ('DONE', 'UNCERTAIN', 'FAILED', 'CANCELLED')),",
+                "CHECK ((payload IS NULL) = (stop_reason IS NOT NULL)),",
+                "CHECK (payload IS NOT NULL OR stop_reason IS NOT NULL),",
             ),
             Edit(
                 "edgeoutbox/storage/sqlite/settling.py",
