@@ -6,9 +6,9 @@ Pure: it reads no clock and no database. This is where a doubt never becomes a s
 import json
 import math
 import random
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from edgeoutbox.kinds import Delivery
 from edgeoutbox.results import (
@@ -55,8 +55,7 @@ class Interrupted:
 Outcome: TypeAlias = Result | Interrupted
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(NamedTuple):
     """What is known of an attempt when it ends.
 
     `inherited`: an earlier attempt's write may exist. `fenced`: `begin_write` returned in this attempt. `refusal`: why
@@ -81,8 +80,7 @@ class Facts:
         return self.fenced or self.inherited
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """The settlement of an attempt (`None`: another holder owns the action), and what the adapter did wrong, if so."""
 
     settlement: Settlement | None
@@ -137,7 +135,7 @@ def _defer(outcome: Defer, facts: Facts) -> Settlement:
         return _again(state, outcome, outcome.reason, wait, counts=False, clears_fence=not facts.inherited)
     # The kind's own rest holds the action too.
     rests = _again(state, outcome, outcome.reason, outcome.wait or 0.0, counts=False, clears_fence=not facts.inherited)
-    return replace(rests, cools="long" if outcome.wait is None else "wait")
+    return rests._replace(cools="long" if outcome.wait is None else "wait")
 
 
 def _reread(outcome: Reread, facts: Facts) -> Verdict:

@@ -56,21 +56,31 @@ def hook_failed(action_id: int, kind: str, error: BaseException) -> None:
     )
 
 
+LABELS = {
+    "action.attempts": ("kind", "result", "recorded"),
+    "action.ended": ("kind", "state", "reason"),
+}
+"""The counters, and the labels of each."""
+
+
 class Metrics:
-    """Counters of one executor: `action.attempts` (kind, result, recorded) and `action.ended` (kind, state, reason)."""
+    """Counters of one executor, as `LABELS` lists them."""
 
     def __init__(self) -> None:
-        self._counts: Counter[tuple[str, tuple[tuple[str, str], ...]]] = Counter()
+        self._counts: Counter[tuple[str, tuple[str, ...]]] = Counter()
 
-    def count(self, name: str, **labels: str) -> None:
-        """Add one."""
-        self._counts[name, tuple(labels.items())] += 1
+    def count(self, name: str, *values: str) -> None:
+        """Add one to a counter; the values of its labels, in their order."""
+        self._counts[name, values] += 1
 
     def snapshot(self) -> Mapping[tuple[str, tuple[tuple[str, str], ...]], int]:
         """Every counter as it stands: (name, labels) -> count."""
-        return dict(self._counts)
+        return {
+            (name, tuple(zip(LABELS[name], values, strict=True))): count
+            for (name, values), count in self._counts.items()
+        }
 
     def total(self, name: str, **labels: str) -> int:
         """The sum of a counter over all series that have these labels."""
         wanted = set(labels.items())
-        return sum(count for (key, series), count in self._counts.items() if key == name and wanted <= set(series))
+        return sum(count for (key, series), count in self.snapshot().items() if key == name and wanted <= set(series))

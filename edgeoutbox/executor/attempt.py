@@ -91,9 +91,9 @@ class RunningAttempt:
         """What is known of the attempt now."""
         action = self.claim.action
         return Facts(
-            delivery=self._delivery,
-            attempt=action.attempt,
-            max_attempts=action.max_attempts or self._kind.max_attempts,
+            self._delivery,
+            action.attempt,
+            action.max_attempts or self._kind.max_attempts,
             inherited=action.write_started_at is not None,
             fenced=self._write_started_at is not None,
             refusal=self._refusal,

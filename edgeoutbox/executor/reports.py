@@ -32,7 +32,7 @@ class Reports:
     def attempt(self, attempt: RunningAttempt, settlement: Settlement, *, recorded: bool) -> None:
         """Count an attempt, and its action's end."""
         kind = attempt.action.kind
-        self.metrics.count("action.attempts", kind=kind, result=settlement.result, recorded=str(recorded).lower())
+        self.metrics.count("action.attempts", kind, settlement.result, "true" if recorded else "false")
         if recorded and settlement.state.ended:
             self.end(attempt.action.id, kind, settlement.state, str(settlement.stop_reason), settlement.reason)
         if settlement.cools != "no":
@@ -40,11 +40,11 @@ class Reports:
 
     def abandoned(self, attempt: RunningAttempt) -> None:
         """Count an attempt whose action another holder owns."""
-        self.metrics.count("action.attempts", kind=attempt.action.kind, result="Abandoned", recorded="false")
+        self.metrics.count("action.attempts", attempt.action.kind, "Abandoned", "false")
 
     def end(self, action_id: int, kind: str, state: State, stop_reason: str, reason: str | None) -> None:
         """Count an end, and log one line for an UNCERTAIN one."""
-        self.metrics.count("action.ended", kind=kind, state=state.value, reason=stop_reason)
+        self.metrics.count("action.ended", kind, state.value, stop_reason)
         if state is State.UNCERTAIN:
             telemetry.uncertain(action_id, kind, stop_reason, reason or MEANINGS[StopReason(stop_reason)])
 

@@ -42,6 +42,7 @@ class Running:
         self._clock = clock
         self._reports = reports
         self._on_end = on_end
+        self._hooks = {name: hook_of(adapter) for name, adapter in adapters.items()}
         self._attempts: dict[asyncio.Task[None], RunningAttempt] = {}
         self._of_kind: Counter[str] = Counter()
         self._settling = 0
@@ -66,7 +67,7 @@ class Running:
         attempt = RunningAttempt(
             claim, self._adapters[kind], delivery, self._storage, self._clock, claimed, self._wake_at
         )
-        task = asyncio.create_task(self._run(attempt))
+        task = asyncio.create_task(self._run(attempt), name="edgeoutbox-attempt")
         self._attempts[task] = attempt
         self._of_kind[kind] += 1
         task.add_done_callback(self._make_way)
@@ -91,23 +92,30 @@ class Running:
         self._settling += 1
         self._of_kind[attempt.action.kind] -= 1
         self._on_end()
-        verdict = _verdict(outcome, attempt)
-        if verdict.misuse is not None:
-            self._reports.trouble("adapter.misuse", attempt, what=verdict.misuse)
-        if verdict.settlement is None:
+        settlement, misuse = _verdict(outcome, attempt)
+        if misuse is not None:
+            self._reports.trouble("adapter.misuse", attempt, what=misuse)
+        if settlement is None:
             self._reports.abandoned(attempt)
             return
-        recorded = await self._store(attempt, verdict.settlement)
+        hook = self._hooks[attempt.action.kind] if settlement.state.ended else None
+        try:
+            recorded: bool | None = await self._storage.settle(attempt.claim, settlement, hook)
+        except Exception as error:  # noqa: BLE001 - what it means is decided where it is asked again
+            recorded = await self._store(attempt, settlement, hook, error)
+        else:
+            self._reports.storage(None)
         if recorded is not None:
-            self._reports.attempt(attempt, verdict.settlement, recorded=recorded)
+            self._reports.attempt(attempt, settlement, recorded=recorded)
 
-    async def _store(self, attempt: RunningAttempt, settlement: Settlement) -> bool | None:
-        """Whether the settlement changed the action; `None` when the database refuses the row that it makes."""
-        hook = self._hook(attempt) if settlement.state.ended else None
+    async def _store(
+        self, attempt: RunningAttempt, settlement: Settlement, hook: Hook | None, failed: Exception | None
+    ) -> bool | None:
+        """Record what failed at first. Whether it changed the action; `None` when the database refuses its row."""
         while True:
             try:
                 ask = partial(self._storage.settle, attempt.claim, settlement, hook)
-                return await self._insist(attempt, ask, hooked=hook is not None)
+                return await self._insist(attempt, ask, failed, hooked=hook is not None)
             except Exception as error:  # noqa: BLE001 - a hook can break more than itself; the result comes first
                 what = str(error) if isinstance(error, StorageError) else type(error).__name__
                 if hook is None:
@@ -115,7 +123,7 @@ class Running:
                     await self._let_go(attempt, settlement)
                     return None
                 self._reports.trouble("action.hook.failed", attempt, result=settlement.result, what=what)
-                hook = None  # it stays owed
+                hook, failed = None, None  # it stays owed
 
     async def _let_go(self, attempt: RunningAttempt, settlement: Settlement) -> None:
         try:
@@ -123,8 +131,15 @@ class Running:
         except StorageError as error:
             self._reports.trouble("action.settle.refused", attempt, result=settlement.result, what=str(error))
 
-    async def _insist(self, attempt: RunningAttempt, ask: Callable[[], Awaitable[T]], *, hooked: bool = False) -> T:
-        """Ask the database until it answers, and raise what it says against the row itself.
+    async def _insist(
+        self,
+        attempt: RunningAttempt,
+        ask: Callable[[], Awaitable[T]],
+        failed: Exception | None = None,
+        *,
+        hooked: bool = False,
+    ) -> T:
+        """Ask the database until it answers, and raise what it says against the row itself; `failed` is what it said.
 
         What else it says, of a right or a table that is missing, somebody mends, and the result is recorded then. But
         of a transaction with a hook in it the hook may be the cause, which is left out then.
@@ -133,6 +148,8 @@ class Running:
         said = False
         while True:
             try:
+                if failed is not None:
+                    raise failed
                 answer = await ask()
             except (DatabaseBusy, DatabaseUnavailable) as error:
                 self._reports.storage(error)
@@ -147,11 +164,9 @@ class Running:
             else:
                 self._reports.storage(None)
                 return answer
+            failed = None
             await asyncio.sleep(wait)
             wait = min(SETTLE_AGAIN_LAST, wait * 2)
-
-    def _hook(self, attempt: RunningAttempt) -> Hook | None:
-        return hook_of(self._adapters[attempt.action.kind])
 
     def _wake_at(self, deadline: float) -> None:
         """One timer, for the earliest deadline of all: nearly none is ever reached."""

@@ -13,6 +13,7 @@ from edgeoutbox.outbox import Outbox
 from edgeoutbox.sidecar.configuration import Configuration
 from edgeoutbox.sidecar.database import driver_of, is_file, shown
 from edgeoutbox.sidecar.health import way_on, what_remains
+from edgeoutbox.sidecar.heap import settled_heap
 from edgeoutbox.storage.sqlite.drivers import ApswDriver, StdlibDriver
 
 log = logging.getLogger("edgeoutbox.run")
@@ -39,7 +40,8 @@ async def serve(
             for kind, policy in (await outbox.kinds()).items():
                 if kind in adapters and (by := policy.paused_by) is not None:
                     log.warning("paused: %s by %s; %s", kind, by, way_on(kind, by))
-            await stopping.run(executor.run(until_idle=until_idle))
+            with settled_heap():
+                await stopping.run(executor.run(until_idle=until_idle))
     ended = executor.metrics.total("action.ended")
     if until_idle and not stopping.signals:
         log.info("stopped: %d ended; %s", ended, what_remains(configuration.database, adapters))

@@ -8,7 +8,7 @@ promised here; what it does not test is not promised.
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 from edgeoutbox.adapter import EndedAction, Transaction
 from edgeoutbox.kinds import Delivery
@@ -114,8 +114,7 @@ class Refusal(StrEnum):
     EXPIRED = "the action has expired"
 
 
-@dataclass(frozen=True, slots=True)
-class Settlement:
+class Settlement(NamedTuple):
     """The write that ends an attempt.
 
     `state` EXECUTING is a reread: the owner is cleared and the lease ends after `wait`. ADMITTED waits for `wait`.

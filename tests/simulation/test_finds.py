@@ -112,7 +112,10 @@ BREAKS = {
     ),
     "repeated supersede": Break("only_what_waits_is_superseded", enqueueing, "enqueue", _repeat_supersedes),
     "supersedes too little": Break(
-        "only_what_waits_is_superseded", enqueueing, "IN_LANE", enqueueing.IN_LANE.replace("'PROPOSED', ", "")
+        "only_what_waits_is_superseded",
+        enqueueing,
+        "IN_LANE",
+        enqueueing.IN_LANE.replace("edgeoutbox_open(agent_action)", "state IN ('ADMITTED', 'EXECUTING')"),
     ),
     "what was given": Break(
         "p3_guarded",
