@@ -57,7 +57,8 @@ class RunningAttempt:
         self._refusal: Refusal | None = None
         self._write_started_at: int | None = None
         self._asleep = False
-        self._limit: asyncio.Timeout | None = None
+        self._executing: asyncio.Task[Any] | None = None
+        self._expired = False
         writes = delivery is not Delivery.WRITES_NOTHING
         # What is left of the lease comes first: a lease of one window leaves exactly nothing, in floats too.
         self.deadline = claimed + (self._kind.lease - (self._kind.write_window if writes else 0.0))
@@ -136,10 +137,11 @@ class RunningAttempt:
 
     def enforce(self) -> None:
         """End the running adapter when its deadline has passed, else ask for an alarm at that moment."""
-        if self._limit is None or self._limit.expired():
+        if self._executing is None or self._expired:
             return
         if self._clock.boot() >= self.deadline:
-            self._limit.reschedule(asyncio.get_running_loop().time())
+            self._expired = True
+            self._executing.cancel()
         else:
             self._alarm(self.deadline)
 
@@ -159,25 +161,27 @@ class RunningAttempt:
         except Exception as error:  # noqa: BLE001 - the application's own validators run in there
             return self._raised(error)
         try:
-            async with asyncio.timeout(None) as self._limit:
-                self.enforce()
-                outcome: Outcome = await self._adapter.execute(self)
+            self._executing = asyncio.current_task()
+            self.enforce()
+            outcome: Outcome = await self._adapter.execute(self)
         except FenceRefused:
             outcome = Abandoned()
         except StorageError as error:
             outcome = Interrupted(Interruption.STORAGE, type(error).__name__)
-        except TimeoutError as error:
-            expired = self._limit is not None and self._limit.expired()
-            outcome = Interrupted(Interruption.TIMEOUT) if expired else self._raised(error)
         except asyncio.CancelledError:
-            outcome = Interrupted(Interruption.SHUTDOWN if self.shutting_down else Interruption.ABORTED)
+            outcome = Interrupted(self._cancelled())
         except Exception as error:  # noqa: BLE001 - whatever an adapter raises ends its attempt, and nothing else
             outcome = self._raised(error)
         finally:
-            self._limit = None
+            self._executing = None
         # What an adapter says that swallowed the refusal counts: it may have called the provider all the same.
         asleep = self._asleep and isinstance(outcome, Abandoned | Interrupted)
         return Interrupted(Interruption.ASLEEP) if asleep else outcome
+
+    def _cancelled(self) -> Interruption:
+        if self._expired:
+            return Interruption.TIMEOUT
+        return Interruption.SHUTDOWN if self.shutting_down else Interruption.ABORTED
 
     def _invalid(self, error: InvalidPayload) -> Outcome:
         telemetry.event(

@@ -43,7 +43,7 @@ class Running:
         self._reports = reports
         self._on_end = on_end
         self._hooks = {name: hook_of(adapter) for name, adapter in adapters.items()}
-        self._attempts: dict[asyncio.Task[None], RunningAttempt] = {}
+        self._attempts: dict[RunningAttempt, asyncio.Task[None]] = {}
         self._of_kind: Counter[str] = Counter()
         self._settling = 0
         self._alarm: asyncio.TimerHandle | None = None
@@ -68,23 +68,25 @@ class Running:
             claim, self._adapters[kind], delivery, self._storage, self._clock, claimed, self._wake_at
         )
         task = asyncio.create_task(self._run(attempt), name="edgeoutbox-attempt")
-        self._attempts[task] = attempt
+        self._attempts[attempt] = task
         self._of_kind[kind] += 1
-        task.add_done_callback(self._make_way)
         return task
 
-    def _make_way(self, task: asyncio.Task[None]) -> None:
-        attempt = self._attempts.pop(task, None)
-        if attempt is not None and attempt.settled:
-            self._settling -= 1
-        elif attempt is not None:
-            self._of_kind[attempt.action.kind] -= 1
+    def _make_way(self, attempt: RunningAttempt) -> None:
+        if self._attempts.pop(attempt, None) is not None:
+            if attempt.settled:
+                self._settling -= 1
+            else:
+                self._of_kind[attempt.action.kind] -= 1
         self._on_end()
 
     async def _run(self, attempt: RunningAttempt) -> None:
-        outcome = await attempt.run()
-        if not attempt.settled:
-            await self._settle(attempt, outcome)
+        try:
+            outcome = await attempt.run()
+            if not attempt.settled:
+                await self._settle(attempt, outcome)
+        finally:
+            self._make_way(attempt)
 
     async def _settle(self, attempt: RunningAttempt, outcome: Outcome) -> None:
         """Record what became of an attempt, however long the database takes to accept it."""
@@ -181,18 +183,18 @@ class Running:
         if self._alarm is not None:
             self._alarm.cancel()
         self._alarm, self._alarm_at = None, math.inf
-        for attempt in self._attempts.values():
+        for attempt in self._attempts:
             attempt.enforce()
 
     async def watch_over(self) -> None:
         """Fit the alarm to the boot clock, and settle attempts whose adapters ignore their cancellation."""
         self._enforce()
-        for task, attempt in list(self._attempts.items()):
+        for attempt in list(self._attempts):
             if attempt.overrun() > OVERRUN and not attempt.settled:
                 what = "it did not end when it was cancelled; the attempt is settled without it"
                 self._reports.trouble("adapter.overran", attempt, what=what)
                 await self._settle(attempt, Interrupted(Interruption.TIMEOUT))
-                self._make_way(task)
+                self._make_way(attempt)
 
     async def finish(self, grace: float) -> None:
         """Let attempts end for `grace` seconds, then cancel them; each still records what that means."""
@@ -206,16 +208,16 @@ class Running:
         if not self._attempts:
             return
         with contextlib.suppress(asyncio.CancelledError):  # whoever stops us was cancelled: the grace is over
-            await asyncio.wait(list(self._attempts), timeout=grace)
-        for task, attempt in self._attempts.items():
+            await asyncio.wait(list(self._attempts.values()), timeout=grace)
+        for attempt, task in self._attempts.items():
             if not attempt.settled:
                 attempt.shutting_down = True
                 task.cancel()
         if not self._attempts:
             return
         # Also those whose settlement the database does not take: their leases decide.
-        _, left = await asyncio.wait(list(self._attempts), timeout=OVERRUN)
-        stubborn = [attempt for task, attempt in self._attempts.items() if task in left and not attempt.settled]
+        _, left = await asyncio.wait(list(self._attempts.values()), timeout=OVERRUN)
+        stubborn = [attempt for attempt, task in self._attempts.items() if task in left and not attempt.settled]
         left |= {asyncio.create_task(self._settle(one, Interrupted(Interruption.SHUTDOWN))) for one in stubborn}
         if stubborn:
             await asyncio.wait(left, timeout=OVERRUN, return_when=asyncio.FIRST_COMPLETED)

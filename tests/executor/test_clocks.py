@@ -168,7 +168,7 @@ async def test_a_lost_lease_is_taken_by_another_executor_and_the_old_one_is_refu
     outbox, one = await world.running(first)
     asked = await outbox.enqueue(request())
     await first.wait_for_calls("a")
-    one._running._attempts[next(iter(one._running._attempts))].deadline += 10_000.0
+    next(iter(one._running._attempts)).deadline += 10_000.0
     await world.passes(121.0)
     other, _ = await world.running(second)
     assert (await ended(other, asked.id)).readback_ref == "second"
@@ -188,7 +188,7 @@ async def test_a_late_result_is_kept_in_the_log(world: World) -> None:
     outbox, one = await world.running(first)
     asked = await outbox.enqueue(request())
     await first.wait_for_writes("a")
-    one._running._attempts[next(iter(one._running._attempts))].deadline += 10_000.0
+    next(iter(one._running._attempts)).deadline += 10_000.0
     await world.passes(121.0)
     other, _ = await world.running(second)
     assert (await ended(other, asked.id)).readback_ref == "second"
@@ -214,7 +214,7 @@ async def test_an_executor_never_takes_its_own_running_attempts(world: World, de
     outbox, executor = await world.running(adapter)
     asked = await outbox.enqueue(request())
     await adapter.wait_for_writes("a")
-    executor._running._attempts[next(iter(executor._running._attempts))].deadline += 10_000.0
+    next(iter(executor._running._attempts)).deadline += 10_000.0
     await world.passes(100.0)
     await executor._upkeep.once()
     await until(lambda: not executor._taking)

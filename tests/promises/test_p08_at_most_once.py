@@ -218,7 +218,7 @@ async def test_p8_an_executor_that_dies_in_its_own_process(world: World) -> None
     assert executor._body is not None
     body, executor._body = executor._body, None
     body.cancel()
-    attempts = list(executor._running._attempts)
+    attempts = list(executor._running._attempts.values())
     for task in attempts:
         task.cancel()
     again = await world.executor(outbox)

@@ -247,7 +247,7 @@ async def test_p6_a_stale_attempt_changes_nothing(world: World, how: str) -> Non
     elif how == "ended by sql":
         world.sql("UPDATE agent_action SET state = 'UNCERTAIN', stop_reason = 'LEASE_LOST_AFTER_WRITE', payload = NULL")
     else:
-        executor._running._attempts[next(iter(executor._running._attempts))].deadline += 10_000.0
+        next(iter(executor._running._attempts)).deadline += 10_000.0
         await world.passes(121.0)
         world.sql(
             "UPDATE agent_action SET epoch = 2, attempt = 2, lease_owner = 'x', lease_expires_at = ?",

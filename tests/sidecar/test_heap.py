@@ -8,7 +8,7 @@ import pytest
 
 from edgeoutbox import ActionRequest, Attempt, Outbox, Result
 from edgeoutbox.sidecar.configuration import Configuration
-from edgeoutbox.sidecar.heap import settled_heap
+from edgeoutbox.sidecar.heap import YOUNG, settled_heap
 from edgeoutbox.sidecar.service import serve
 from edgeoutbox.testing import ScriptedAdapter
 
@@ -26,18 +26,20 @@ class Looking(ScriptedAdapter):
 
 def test_what_exists_is_set_apart_and_given_back() -> None:
     """Also when what runs meanwhile fails."""
-    left_alone = 0
+    before = gc.get_threshold()
+    meanwhile: list[int] = []
 
     def fails() -> None:
-        nonlocal left_alone
         with settled_heap():
-            left_alone = gc.get_freeze_count()
+            meanwhile[:] = gc.get_freeze_count(), *gc.get_threshold()
             raise ValueError("broken")
 
     with pytest.raises(ValueError, match="broken"):
         fails()
+    left_alone, *thresholds = meanwhile
     assert left_alone > 1_000
-    assert gc.get_freeze_count() == 0
+    assert thresholds == [YOUNG, *before[1:]]
+    assert (gc.get_freeze_count(), gc.get_threshold()) == (0, before)
 
 
 async def test_a_service_runs_on_a_settled_heap(database: Path) -> None:
