@@ -96,7 +96,8 @@ MUTANTS = (
             Edit(
                 RUNNING,
                 "        if not self._attempts:\n            return\n        # Also those",
-                "        for task in self._attempts:\n            task.cancel()\n        return\n        # Also those",
+                "        for task in self._attempts.values():\n            task.cancel()\n        return\n"
+                "        # Also those",
             ),
         ),
         ("tests/executor/test_shutdown.py::test_a_stop_leaves_a_settlement_its_time",),
