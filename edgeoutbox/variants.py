@@ -114,7 +114,7 @@ class Variants(Generic[P]):
                 canonical_json(payload)
         except InvalidRequest:
             raise InvalidPayload("payload: holds a character that cannot be stored faithfully") from None
-        if self.condition is not ALWAYS and not holds(self.condition, payload, idempotency_key):
+        if not holds(self.condition, payload, idempotency_key):
             msg = "the payload's variant is not known to this build"
             raise UnknownVariant(msg)
         try:
@@ -210,7 +210,7 @@ def holds(condition: Condition, payload: Any, idempotency_key: str) -> bool:
     """Whether a row fulfils the condition; agrees with the SQL that the backends derive from it."""
     match condition:
         case AllOf(parts):
-            return all(holds(part, payload, idempotency_key) for part in parts)
+            return not parts or all(holds(part, payload, idempotency_key) for part in parts)
         case OneOf(path, values):
             value = _at(payload, path)
             return value is None or any(_same(value, allowed) for allowed in values)

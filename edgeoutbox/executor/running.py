@@ -15,7 +15,7 @@ from edgeoutbox.executor.attempt import RunningAttempt
 from edgeoutbox.executor.reports import Reports
 from edgeoutbox.kinds import Delivery
 from edgeoutbox.settlements import Interrupted, Interruption, Outcome, Verdict, settle
-from edgeoutbox.storage.protocol import Claim, Hook, Settlement, Storage
+from edgeoutbox.storage.protocol import Claim, Hook, Hooks, Settlement, Storage
 
 T = TypeVar("T")
 
@@ -42,7 +42,7 @@ class Running:
         self._clock = clock
         self._reports = reports
         self._on_end = on_end
-        self._hooks = {name: hook_of(adapter) for name, adapter in adapters.items()}
+        self.hooks: Hooks = {name: adapter.ended for name, adapter in adapters.items() if has_ended_hook(adapter)}
         self._attempts: dict[RunningAttempt, asyncio.Task[None]] = {}
         self._of_kind: Counter[str] = Counter()
         self._settling = 0
@@ -100,7 +100,7 @@ class Running:
         if settlement is None:
             self._reports.abandoned(attempt)
             return
-        hook = self._hooks[attempt.action.kind] if settlement.state.ended else None
+        hook = self.hooks.get(attempt.action.kind) if settlement.state.ended else None
         try:
             recorded: bool | None = await self._storage.settle(attempt.claim, settlement, hook)
         except Exception as error:  # noqa: BLE001 - what it means is decided where it is asked again
@@ -223,11 +223,6 @@ class Running:
             await asyncio.wait(left, timeout=OVERRUN, return_when=asyncio.FIRST_COMPLETED)
         for task in left:
             task.cancel()
-
-
-def hook_of(adapter: Adapter[Any]) -> Hook | None:
-    """The ended hook of an adapter, if it has one."""
-    return adapter.ended if has_ended_hook(adapter) else None
 
 
 def _verdict(outcome: Outcome, attempt: RunningAttempt) -> Verdict:

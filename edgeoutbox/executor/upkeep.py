@@ -10,8 +10,8 @@ from edgeoutbox.adapter import Adapter
 from edgeoutbox.errors import StorageError
 from edgeoutbox.executor.drift import Drift
 from edgeoutbox.executor.reports import Reports
-from edgeoutbox.executor.running import Running, hook_of
-from edgeoutbox.storage.protocol import Hooks, Served, Storage
+from edgeoutbox.executor.running import Running
+from edgeoutbox.storage.protocol import Served, Storage
 from edgeoutbox.variants import Condition
 
 TICK = 1.0
@@ -40,8 +40,6 @@ class Upkeep:
         self._drift = drift
         self.kept = asyncio.Event()
         """Set once the first turn, which sweeps, is over."""
-        hooks = {name: hook_of(adapter) for name, adapter in adapters.items()}
-        self._hooks: Hooks = {name: hook for name, hook in hooks.items() if hook is not None}
 
     def served(self, name: str, limit: int = 1) -> Served:
         """A kind as this executor carries it out."""
@@ -81,11 +79,11 @@ class Upkeep:
         done = 0
         if not self._drift.suspicious():
             served = [self.served(name) for name in self._adapters]
-            for action in await self._storage.reap(served, self._owner, self._hooks):
+            for action in await self._storage.reap(served, self._owner, self._running.hooks):
                 self._reports.end(action.id, action.kind, action.state, str(action.stop_reason), action.last_error)
                 done += 1
-        if self._hooks:
-            done += await self._storage.owed_hooks(self._hooks)
+        if self._running.hooks:
+            done += await self._storage.owed_hooks(self._running.hooks)
         return done
 
     async def arrive(self) -> None:

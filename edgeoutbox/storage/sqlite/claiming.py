@@ -1,7 +1,7 @@
 """Claim and fence: who owns an action, and the mark that a write may exist."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import TypeAlias
@@ -122,10 +122,7 @@ def claim(served: Sequence[Served], limit: int, owner: str, *, reclaim: bool) ->
     yield update, [owner, *(value for lease in leases.items() for value in lease), chosen]
     actions = yield from _actions(chosen)
     actions.sort(key=lambda action: (action.due_at, action.id))
-    for place, action in enumerate(actions):
-        if action.payload_digest is None:
-            actions[place] = yield from _with_digest(action)
-    return [Claim(action, owner, (action.lease_expires_at or 0) - leases[action.kind]) for action in actions]
+    return (yield from _claims(actions, owner, leases))
 
 
 def claim_many(claimings: Sequence[Claiming]) -> Steps[list[list[Claim]]]:
@@ -149,10 +146,8 @@ def claim_one(served: Served, action_id: int, owner: str) -> Steps[Claim | None]
     """Take this head, when it can be taken."""
     sql = _claim_one_sql(served.condition)
     rows = yield sql, (owner, served.lease, action_id, served.kind, served.kind)
-    for row in rows:
-        action = yield from _with_digest(action_of(row))
-        return Claim(action, owner, (action.lease_expires_at or 0) - served.lease)
-    return None
+    claims = yield from _claims([action_of(row) for row in rows], owner, {served.kind: served.lease})
+    return claims[0] if claims else None
 
 
 def begin_writes(attempts: Sequence[Attempting]) -> Steps[list[Fence | Refusal]]:
@@ -173,11 +168,12 @@ def begin_writes(attempts: Sequence[Attempting]) -> Steps[list[Fence | Refusal]]
     return answers
 
 
-def _with_digest(action: Action) -> Steps[Action]:
-    if action.payload_digest is None and (filled := digest_of_stored(action.payload or "")) is not None:
-        yield FILL_DIGEST, (filled, action.id)
-        return replace(action, payload_digest=filled)
-    return action
+def _claims(actions: list[Action], owner: str, leases: Mapping[str, int]) -> Steps[list[Claim]]:
+    for place, action in enumerate(actions):
+        if action.payload_digest is None and (filled := digest_of_stored(action.payload or "")) is not None:
+            yield FILL_DIGEST, (filled, action.id)
+            actions[place] = replace(action, payload_digest=filled)
+    return [Claim(action, owner, (action.lease_expires_at or 0) - leases[action.kind]) for action in actions]
 
 
 @lru_cache(maxsize=64)

@@ -165,7 +165,7 @@ class ApswDriver:
     def open(self, path: str, busy_timeout: int, on_connect: OnConnect | None) -> Connection:
         """Open a connection for the calling thread."""
         raw = apsw.Connection(path, vfs=self._vfs)
-        # Else the planner looks at bound values and compiles a claim anew each time: 200 microseconds instead of 10.
+        # Else the planner looks at bound values and compiles a claim anew each time: 110 microseconds instead of 12.
         raw.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         return _prepared(DriverConnection(raw), busy_timeout, on_connect)
 

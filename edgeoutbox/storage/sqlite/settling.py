@@ -23,7 +23,7 @@ ENDED = f"SELECT {COLUMNS} FROM agent_action WHERE id = ?"
 
 IF_HELD = "WHERE id = ? AND epoch = ? AND lease_owner = ? AND state = 'EXECUTING'"
 
-# What many attempts came to; as JSON of their own these fields are `_said`.
+# What many attempts came to, one array of `_said` each.
 SAID = fields(
     "id", "epoch", "owner", "state", "stop_reason", "clears_fence", "readback_ref", "last_error", "result", "reason",
     "evidence",
