@@ -2,7 +2,7 @@
 
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +11,7 @@ import pytest
 from edgeoutbox.errors import ConfigurationError
 from edgeoutbox.kinds import Delivery
 from edgeoutbox.model import ActionRequest
-from edgeoutbox.testing.crash import Cell, Failpoint, Programs, Seam, Subject, run_cell
+from edgeoutbox.testing.crash import Cell, Failpoint, Finding, Programs, Seam, Subject, run_cell
 from edgeoutbox.testing.crash.__main__ import main
 from edgeoutbox.testing.crash.checking import Crash
 from edgeoutbox.testing.crash.factories import Reference
@@ -58,6 +58,12 @@ async def test_an_adapter_that_lies_is_red(
     assert str(failure.value).startswith(f"killed {cell.failpoint} (")
 
 
+async def finding_in(cell: Cell, factory: Callable[..., ModelAdapter], programs: Programs, folder: Path) -> Finding:
+    """What is found when the model's storage is the one that the factory makes."""
+    subject = replace(model_subject(Delivery.AT_MOST_ONCE, folder), factory=factory)
+    return await run_cell(programs, subject, cell, folder)
+
+
 @pytest.mark.parametrize(
     ("failpoint", "had"),
     [
@@ -71,8 +77,8 @@ async def test_a_storage_that_answers_before_its_commit_is_red(
     failpoint: Failpoint, had: str, crash_programs: Programs, tmp_path: Path
 ) -> None:
     """What was confirmed and is lost is seen, also where the next start would make it again."""
-    subject = replace(model_subject(Delivery.AT_MOST_ONCE, tmp_path), factory=answering_before_commit)
-    finding = await run_cell(crash_programs, subject, Cell(failpoint, Seam.STORAGE), tmp_path)
+    cell = Cell(failpoint, Seam.STORAGE)
+    finding = await finding_in(cell, answering_before_commit, crash_programs, tmp_path)
     assert had in finding.trouble[0]
 
 
@@ -90,15 +96,14 @@ async def test_a_storage_that_commits_too_early_is_red(
     failpoint: Failpoint, had: str, crash_programs: Programs, tmp_path: Path
 ) -> None:
     """What must not be there yet is seen, also where the end is the same."""
-    subject = replace(model_subject(Delivery.AT_MOST_ONCE, tmp_path), factory=committing_twice)
-    finding = await run_cell(crash_programs, subject, Cell(failpoint, Seam.COMMIT), tmp_path)
+    finding = await finding_in(Cell(failpoint, Seam.COMMIT), committing_twice, crash_programs, tmp_path)
     assert had in finding.trouble[0]
 
 
 async def test_what_was_enqueued_is_not_enqueued_again(crash_programs: Programs, tmp_path: Path) -> None:
     """A confirmed action that is lost stays lost, with all that was promised of it."""
-    subject = replace(model_subject(Delivery.AT_MOST_ONCE, tmp_path), factory=answering_before_commit)
-    finding = await run_cell(crash_programs, subject, Cell(Failpoint.AFTER_ENQUEUE, Seam.STORAGE), tmp_path)
+    cell = Cell(Failpoint.AFTER_ENQUEUE, Seam.STORAGE)
+    finding = await finding_in(cell, answering_before_commit, crash_programs, tmp_path)
     assert "promised: DONE CONFIRMED; 1 effect; Done; found: absent; no effects; no attempts" in finding.trouble
 
 

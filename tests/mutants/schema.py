@@ -70,6 +70,18 @@ MUTANTS = (
         (LIFECYCLE + "test_p3_every_pair_of_states_is_allowed_exactly_as_the_table_says",),
     ),
     Mutant(
+        "guard-of-the-claim-sees-the-epoch-alone",
+        "A program that only sets the state makes an email wait for a holder that nobody is.",
+        (
+            Edit(
+                SCHEMA,
+                "guard_agent_action_claim BEFORE UPDATE OF state, epoch ON",
+                "guard_agent_action_claim BEFORE UPDATE OF epoch ON",
+            ),
+        ),
+        (LIFECYCLE + "test_p6_a_claim_that_leaves_the_epoch_out_is_refused",),
+    ),
+    Mutant(
         "guard-lets-a-write-be-claimed-again",
         "An older or foreign program reclaims an email that was perhaps sent, and sends it twice.",
         (

@@ -167,6 +167,20 @@ def test_p3_a_claim_raises_the_epoch_by_exactly_one(db: Database, epoch: str) ->
     )
 
 
+@pytest.mark.parametrize("which", ["the head", "behind it", "a lost lease"])
+def test_p6_a_claim_that_leaves_the_epoch_out_is_refused(db: Database, which: str) -> None:
+    """A statement that names the state alone makes nobody the holder."""
+    actions = {
+        "the head": db.insert("lane"),
+        "behind it": db.insert("lane"),
+        "a lost lease": db.bring_to(State.EXECUTING),
+    }
+    db.refuses(
+        "a claim raises epoch and attempt by one",
+        f"UPDATE agent_action SET state = 'EXECUTING', lease_expires_at = {FAR} WHERE id = {actions[which]}",
+    )
+
+
 @pytest.mark.parametrize("attempt", ["attempt", "attempt - 1", "attempt + 2"])
 def test_p3_a_claim_raises_the_attempt_by_exactly_one(db: Database, attempt: str) -> None:
     """No attempt is claimed without being counted."""
