@@ -17,6 +17,7 @@ from edgeoutbox.storage.sqlite.spelling import Connection
 from edgeoutbox.storage.statements.steps import Row
 from edgeoutbox.testing.crash.matrix import Subject
 from edgeoutbox.testing.crash.model import FileProvider, ModelAdapter, a_request, effects
+from tests.storage.passing import Passing
 
 
 class WritesFirst(ModelAdapter):
@@ -73,28 +74,19 @@ class Raises(ModelAdapter):
         raise ValueError("no such pager")
 
 
-class Eager:
+class Eager(Passing):
     """The writer's connection, which does something before each COMMIT."""
 
     def __init__(self, inner: Connection, committer: "Hasty", batch: Sequence[Operation[Any]]) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._committer = committer
         self._batch = batch
 
     def execute(self, sql: str, parameters: Sequence[Any] = ()) -> list[Row]:
         """Run one statement."""
         if sql == "COMMIT":
-            self._committer.before_commit(self._inner, self._batch)
-        return self._inner.execute(sql, parameters)
-
-    @property
-    def in_transaction(self) -> bool:
-        """Whether a transaction is open."""
-        return self._inner.in_transaction
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._inner.close()
+            self._committer.before_commit(self.inner, self._batch)
+        return super().execute(sql, parameters)
 
 
 class Hasty(Committer):

@@ -7,13 +7,14 @@ from typing import Any
 from edgeoutbox.storage.sqlite.drivers import Copy, Driver, OnConnect, Reader
 from edgeoutbox.storage.sqlite.spelling import Connection
 from edgeoutbox.storage.statements.steps import Row
+from tests.storage.passing import Passing
 
 
-class Tapped:
+class Tapped(Passing):
     """Passes every statement on. `fails` maps the first word of a statement to what is raised instead, once each."""
 
     def __init__(self, inner: Connection, heard: list[str], fails: dict[str, list[Exception]]) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._heard = heard
         self._fails = fails
 
@@ -23,16 +24,7 @@ class Tapped:
         self._heard.append(word)
         if self._fails.get(word):
             raise self._fails[word].pop(0)
-        return self._inner.execute(sql, parameters)
-
-    @property
-    def in_transaction(self) -> bool:
-        """Whether a transaction is open."""
-        return self._inner.in_transaction
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._inner.close()
+        return super().execute(sql, parameters)
 
 
 class TappedDriver:

@@ -51,7 +51,7 @@ async def test_p7_the_fence_is_committed_before_begin_write_returns(
             if "write_started_at = COALESCE" in sql:
                 order.append("fence")
             if sql.startswith("COMMIT"):
-                order.append(f"committed at synchronous={self._inner.execute('PRAGMA synchronous')[0][0]}")
+                order.append(f"committed at synchronous={self.inner.execute('PRAGMA synchronous')[0][0]}")
             return rows
 
     opening = driver.open

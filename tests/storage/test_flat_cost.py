@@ -15,16 +15,17 @@ from edgeoutbox.storage.sqlite.spelling import Connection, run
 from edgeoutbox.storage.statements import deciding, reading
 from edgeoutbox.storage.statements.steps import Row, Steps
 from edgeoutbox.testing.conformance.story import HOUR, KNOWN, served
+from tests.storage.passing import Passing
 
 DUE = 64
 NOW = "CAST(ROUND((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER)"
 
 
-class Counted:
+class Counted(Passing):
     """A connection that counts the instructions of SQLite's machine, in tens, and shows plans."""
 
     def __init__(self, inner: Connection) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self.raw: Any = inner.raw  # type: ignore[attr-defined]  # both drivers' connections have it
         self.statements: list[tuple[str, Sequence[Any]]] = []
         self.steps = 0
@@ -37,16 +38,7 @@ class Counted:
     def execute(self, sql: str, parameters: Sequence[Any] = ()) -> list[Row]:
         """Run one statement, and remember it."""
         self.statements.append((sql, parameters))
-        return self.inner.execute(sql, parameters)
-
-    @property
-    def in_transaction(self) -> bool:
-        """Whether a transaction is open."""
-        return self.inner.in_transaction
-
-    def close(self) -> None:
-        """Close the connection."""
-        self.inner.close()
+        return super().execute(sql, parameters)
 
     def cost(self, steps: Steps[Any]) -> tuple[Any, int]:
         """What the steps return, and what they cost; their changes are undone."""
