@@ -206,13 +206,11 @@ def _end(
     readback_ref: str | None = None,
     clears_fence: bool = False,
 ) -> Settlement:
-    told = _short(reason)
     return Settlement(
         state=state,
         stop_reason=StopReason(stop_reason),
         result=_name(outcome),
-        reason=told,
-        last_error=told or None,
+        reason=_short(reason),
         readback_ref=None if readback_ref is None else _storable(readback_ref),
         clears_fence=clears_fence,
         evidence=_evidence(outcome),
@@ -228,12 +226,10 @@ def _again(
     counts: bool = True,
     clears_fence: bool = False,
 ) -> Settlement:
-    told = _short(reason)
     return Settlement(
         state=state,
         result=_name(outcome),
-        reason=told,
-        last_error=told or None,
+        reason=_short(reason),
         wait=_milliseconds(wait),
         counts=counts,
         clears_fence=clears_fence,

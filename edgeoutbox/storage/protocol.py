@@ -119,7 +119,8 @@ class Settlement(NamedTuple):
 
     `state` EXECUTING is a reread: the owner is cleared and the lease ends after `wait`. ADMITTED waits for `wait`.
     `clears_fence` records the proof that nothing was written. `counts` false gives the attempt back. `cools` puts the
-    kind to rest, for `wait` or, with `long`, for 15 minutes doubling to 4 hours.
+    kind to rest, for `wait` or, with `long`, for 15 minutes doubling to 4 hours. `reason` is logged, and becomes the
+    action's `last_error`.
     """
 
     state: State
@@ -130,7 +131,6 @@ class Settlement(NamedTuple):
     counts: bool = True
     cools: Literal["no", "wait", "long"] = "no"
     reason: str = ""
-    last_error: str | None = None
     readback_ref: str | None = None
     evidence: str = "{}"
 

@@ -1,6 +1,7 @@
 """Turns: several settlements of one action, in a batch that is written by one statement."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from edgeoutbox.storage.protocol import Claim, Settlement
@@ -10,12 +11,14 @@ Settling: TypeAlias = tuple[Claim, Settlement]
 
 
 def in_turns(
-    settlements: Sequence[Settling], settle: Callable[[Sequence[Settling]], Steps[Sequence[bool]]]
+    settlements: Sequence[Settling], settle: Callable[[Sequence[Settling]], Steps[list[bool]]]
 ) -> Steps[list[bool]]:
     """Settle in as few turns as leave each action in a turn once; whether each settlement was written.
 
     Of two rows for one action, an UPDATE would choose one.
     """
+    if len({claim.id for claim, _ in settlements}) == len(settlements):
+        return (yield from settle(settlements))
     written = [False] * len(settlements)
     for turn in _turns([claim.id for claim, _ in settlements]):
         answers = yield from settle([settlements[place] for place in turn])
@@ -24,10 +27,12 @@ def in_turns(
     return written
 
 
-def _turns(ids: Sequence[int]) -> Iterator[list[int]]:
-    left = list(range(len(ids)))
-    while left:
-        firsts = {ids[place]: place for place in reversed(left)}
-        turn = sorted(firsts.values())
-        yield turn
-        left = sorted(set(left) - set(turn))
+def _turns(ids: Sequence[int]) -> list[list[int]]:
+    turns: list[list[int]] = []
+    times: Counter[int] = Counter()
+    for place, action_id in enumerate(ids):
+        if times[action_id] == len(turns):
+            turns.append([])
+        turns[times[action_id]].append(place)
+        times[action_id] += 1
+    return turns

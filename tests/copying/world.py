@@ -186,7 +186,7 @@ async def fill(database: Database) -> None:
 async def _ended(storage: Storage) -> None:
     for key, kind, settlement in (
         ("done", "hooked", Settlement(State.DONE, "Done", StopReason.CONFIRMED, evidence='{"id": "x"}')),
-        ("failed", "email", Settlement(State.FAILED, "Rejected", StopReason.REJECTED, reason="550", last_error="no")),
+        ("failed", "email", Settlement(State.FAILED, "Rejected", StopReason.REJECTED, reason="550")),
         ("uncertain", "email", Settlement(State.UNCERTAIN, "Uncertain", StopReason.NO_CONFIRMATION, readback_ref="r")),
     ):
         await enqueue(storage, key, "ended", kind=kind)
@@ -200,7 +200,7 @@ async def _ended(storage: Storage) -> None:
 async def _executing(storage: Storage) -> None:
     await enqueue(storage, "retried", "retried")
     claim = await taken(storage)
-    again = Settlement(State.ADMITTED, "Retry", wait=3_600_000, clears_fence=True, last_error="busy", reason="421")
+    again = Settlement(State.ADMITTED, "Retry", wait=3_600_000, clears_fence=True, reason="421")
     assert await storage.settle(claim, again)
     await enqueue(storage, "reread", kind="reread")
     await storage.settle(await taken(storage, "reread"), Settlement(State.EXECUTING, "Reread", wait=3_600_000))

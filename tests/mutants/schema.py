@@ -155,8 +155,8 @@ MUTANTS = (
             ),
             Edit(
                 "edgeoutbox/storage/sqlite/settling.py",
-                "SET state = said.state, stop_reason = said.stop_reason, payload = NULL, is_head = 0,",
-                "SET state = said.state, stop_reason = said.stop_reason, is_head = 0,",
+                "SET state = ?, stop_reason = ?, payload = NULL, is_head = 0,",
+                "SET state = ?, stop_reason = ?, is_head = 0,",
             ),
         ),
         (

@@ -6,7 +6,7 @@ BACKEND = "edgeoutbox/storage/sqlite/backend.py"
 CLAIMING = "edgeoutbox/storage/sqlite/claiming.py"
 COMMITTER = "edgeoutbox/storage/sqlite/committer.py"
 HOOKS = "edgeoutbox/storage/sqlite/hooks.py"
-SETTLING = "edgeoutbox/storage/sqlite/settling.py"
+SPELLING = "edgeoutbox/storage/sqlite/spelling.py"
 VERSIONS = "edgeoutbox/storage/sqlite/schema.py"
 ENQUEUEING = "edgeoutbox/storage/statements/enqueueing.py"
 KINDS = "edgeoutbox/storage/statements/kinds.py"
@@ -14,13 +14,6 @@ KINDS = "edgeoutbox/storage/statements/kinds.py"
 STORY = "tests/conformance/test_sqlite.py::TestSqlite::"
 DURABLE = "tests/storage/test_durability.py::"
 SHARED = "tests/storage/test_committer.py::"
-
-HELD = "agent_action.id = held.id AND agent_action.epoch = held.epoch AND lease_owner = held.owner"
-OF_ANY_EPOCH = "agent_action.id = held.id AND lease_owner = held.owner"
-OF_ANY_OWNER = "agent_action.id = held.id AND agent_action.epoch = held.epoch"
-SAID, SAID_OF_ANY_EPOCH, SAID_OF_ANY_OWNER = (
-    text.replace("held.", "said.") for text in (HELD, OF_ANY_EPOCH, OF_ANY_OWNER)
-)
 
 MUTANTS = (
     Mutant(
@@ -42,9 +35,9 @@ MUTANTS = (
         (
             Edit(
                 COMMITTER,
-                "                operation.value, operation.error = answer, None\n",
-                "                operation.value, operation.error = answer, None\n"
-                "            self._unanswered = operations\n",
+                "            _run_shared(connection, shared)\n",
+                "            _run_shared(connection, shared)\n"
+                "            self._unanswered = [operation for many in shared.values() for operation in many]\n",
             ),
         ),
         (SHARED + "test_nobody_is_answered_while_the_commit_is_under_way",),
@@ -88,40 +81,22 @@ MUTANTS = (
         (SHARED + "test_an_operation_that_fails_half_way_makes_each_run_alone",),
     ),
     Mutant(
-        "settle-of-any-epoch",
+        "attempt-of-any-epoch",
         "The late answer to a first attempt ends the action under the second, which still writes.",
+        (Edit(SPELLING, "held.id AND agent_action.epoch = held.epoch AND", "held.id AND"),),
         (
-            Edit(SETTLING, f"JOIN agent_action ON {SAID}\n", f"JOIN agent_action ON {SAID_OF_ANY_EPOCH}\n"),
-            Edit(SETTLING, f"WHERE {SAID}\n", f"WHERE {SAID_OF_ANY_EPOCH}\n"),
+            STORY + "test_p6_stale_settle_after_a_retry_and_claim_of_the_same_owner_changes_nothing",
+            STORY + "test_p6_a_stale_fence_after_a_retry_claimed_by_the_same_owner_is_refused",
         ),
-        (STORY + "test_p6_stale_settle_after_a_retry_and_claim_of_the_same_owner_changes_nothing",),
     ),
     Mutant(
-        "settle-of-any-owner",
-        "An attempt that gave its action back to be read back ends it after all, with a result that is old.",
-        (
-            Edit(SETTLING, f"JOIN agent_action ON {SAID}\n", f"JOIN agent_action ON {SAID_OF_ANY_OWNER}\n"),
-            Edit(SETTLING, f"WHERE {SAID}\n", f"WHERE {SAID_OF_ANY_OWNER}\n"),
-        ),
-        (STORY + "test_p6_stale_settle_after_a_reread_changes_nothing",),
-    ),
-    Mutant(
-        "fence-of-any-epoch",
-        "An attempt that was overtaken still gets its fence, and both attempts post.",
-        (
-            Edit(CLAIMING, f"JOIN agent_action ON {HELD}\n", f"JOIN agent_action ON {OF_ANY_EPOCH}\n"),
-            Edit(CLAIMING, f"WHERE {HELD}\n", f"WHERE {OF_ANY_EPOCH}\n"),
-        ),
-        (STORY + "test_p6_a_stale_fence_after_a_retry_claimed_by_the_same_owner_is_refused",),
-    ),
-    Mutant(
-        "fence-of-any-owner",
+        "attempt-of-any-owner",
         "A call that outlived its attempt gets a fence while the action waits to be read back, and posts twice.",
+        (Edit(SPELLING, " AND lease_owner = held.owner\n", "\n"),),
         (
-            Edit(CLAIMING, f"JOIN agent_action ON {HELD}\n", f"JOIN agent_action ON {OF_ANY_OWNER}\n"),
-            Edit(CLAIMING, f"WHERE {HELD}\n", f"WHERE {OF_ANY_OWNER}\n"),
+            STORY + "test_p6_stale_settle_after_a_reread_changes_nothing",
+            STORY + "test_p6_a_stale_fence_after_a_reread_is_refused",
         ),
-        (STORY + "test_p6_a_stale_fence_after_a_reread_is_refused",),
     ),
     Mutant(
         "claim-takes-a-write-again",

@@ -28,7 +28,7 @@ def test_a_failure_names_the_command_that_replays_it(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Exit code 1; what is printed last replays the same failure."""
-    monkeypatch.setattr(claiming, "BEGIN_WRITE", "SELECT ?")
+    monkeypatch.setattr(claiming, "BEGIN_WRITE", "SELECT ?, ?")
     assert main(["--seeds", "3", "--jobs", "1"]) == 1
     replay = capsys.readouterr().out.strip().splitlines()[-1]
     assert replay.startswith("replay: python -m edgeoutbox.testing.simulate --seed ")

@@ -138,7 +138,7 @@ BREAKS = {
         "p6_nobody_is_robbed", settling, "REAP_LOST", settling.REAP_LOST.replace("lease_owner IS NOT ?", "? <> ''")
     ),
     "clock set": Break("p6_nobody_is_robbed", Drift, "suspicious", lambda _: False),
-    "no fence": Break("p7_no_call_without_its_stored_fence", claiming, "BEGIN_WRITE", "SELECT ?"),
+    "no fence": Break("p7_no_call_without_its_stored_fence", claiming, "BEGIN_WRITE", "SELECT ?, ?"),
     "a doubt is no doubt": Break(
         "p8_nothing_is_given_back_that_may_exist",
         settlements,

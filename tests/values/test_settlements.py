@@ -303,13 +303,12 @@ def test_evidence_and_reasons_are_kept() -> None:
     settlement = settled(Uncertain("r" * 500, evidence={"code": 250, "text": "ß"}), facts(fence="own"))
     assert json.loads(settlement.evidence) == {"code": 250, "text": "ß"}
     assert (len(settlement.reason), settlement.result) == (200, "Uncertain")
-    assert settlement.last_error == settlement.reason
 
 
 def test_p12_an_exception_leaves_only_its_type() -> None:
     """Its message could hold anything."""
     settlement = settled(Interrupted(Interruption.ERROR, "ValueError"), facts())
-    assert settlement.last_error == "an exception (ValueError)"
+    assert settlement.reason == "an exception (ValueError)"
 
 
 @pytest.mark.parametrize("make", [Failed, Cancelled])

@@ -31,7 +31,7 @@ SETTLE = f"""
 WITH said AS MATERIALIZED (
   SELECT * FROM json_to_recordset(CAST(? AS json)) AS said(
     place bigint, id bigint, epoch bigint, owner text, state text, stop_reason text, wait bigint, uncounted bigint,
-    clears_fence bigint, readback_ref text, last_error text, result text, reason text, evidence text)
+    clears_fence bigint, readback_ref text, result text, reason text, evidence text)
 ), held AS MATERIALIZED (
   SELECT said.*, action.ctid AS at, lane_key
   FROM said CROSS JOIN LATERAL ({THE_ACTION.format(id="said.id")}) AS action
@@ -41,7 +41,7 @@ WITH said AS MATERIALIZED (
   -- EXECUTING -> DONE, UNCERTAIN, FAILED, CANCELLED.
   UPDATE agent_action
   SET state = held.state, stop_reason = held.stop_reason, payload = NULL, is_head = 0, ended_at = edgeoutbox_now(),
-      lease_owner = NULL, lease_expires_at = NULL, last_error = held.last_error,
+      lease_owner = NULL, lease_expires_at = NULL, last_error = held.reason,
       write_started_at = CASE WHEN held.clears_fence = 1 THEN NULL ELSE write_started_at END,
       readback_ref = COALESCE(held.readback_ref, agent_action.readback_ref)
   FROM held WHERE agent_action.ctid = held.at AND held.state NOT IN ('ADMITTED', 'EXECUTING')
@@ -50,13 +50,13 @@ WITH said AS MATERIALIZED (
   -- EXECUTING -> ADMITTED: nothing of the action exists at the provider.
   UPDATE agent_action
   SET state = 'ADMITTED', due_at = edgeoutbox_now() + held.wait, attempt = attempt - held.uncounted,
-      lease_owner = NULL, lease_expires_at = NULL, write_started_at = NULL, last_error = held.last_error
+      lease_owner = NULL, lease_expires_at = NULL, write_started_at = NULL, last_error = held.reason
   FROM held WHERE agent_action.ctid = held.at AND held.state = 'ADMITTED'
 ), reread AS (
   -- Still EXECUTING, with its fence: the owner is cleared and the lease ends after the wait.
   UPDATE agent_action
   SET lease_owner = NULL, lease_expires_at = edgeoutbox_now() + held.wait, attempt = attempt - held.uncounted,
-      last_error = held.last_error
+      last_error = held.reason
   FROM held WHERE agent_action.ctid = held.at AND held.state = 'EXECUTING'
 ), logged AS (
   UPDATE agent_action_attempt
@@ -179,7 +179,7 @@ def settle(claim: Claim, settlement: Settlement, hook: Hook) -> Steps[bool]:
     return recorded
 
 
-def settle_many(settlements: Sequence[Settling]) -> Steps[Sequence[bool]]:
+def settle_many(settlements: Sequence[Settling]) -> Steps[list[bool]]:
     """Write each settlement whose claim still holds its action, and fill the log for all; whether each was written."""
     return (yield from in_turns(settlements, partial(_settle_each, forget=True)))
 
@@ -190,7 +190,7 @@ def was_recorded(claim: Claim, settlement: Settlement) -> Steps[bool]:
     return bool(rows)
 
 
-def _settle_each(settlements: Sequence[Settling], *, forget: bool) -> Steps[Sequence[bool]]:
+def _settle_each(settlements: Sequence[Settling], *, forget: bool) -> Steps[list[bool]]:
     yield Ahead(LOCK, (json.dumps([claim.id for claim, _ in settlements]),))
     rows = yield SETTLE, (json.dumps([_said(place, *each) for place, each in enumerate(settlements)]),)
     to_forget: dict[int, int] = dict(rows)
@@ -227,7 +227,6 @@ def _said(place: int, claim: Claim, settlement: Settlement) -> dict[str, Any]:
         "uncounted": int(not settlement.counts),
         "clears_fence": int(settlement.clears_fence),
         "readback_ref": settlement.readback_ref,
-        "last_error": settlement.last_error,
         "result": settlement.result,
         "reason": settlement.reason or None,
         "evidence": settlement.evidence,

@@ -10,7 +10,7 @@ from edgeoutbox.keys import digest_of_stored
 from edgeoutbox.model import Action
 from edgeoutbox.storage.protocol import Claim, Fence, Refusal, Served
 from edgeoutbox.storage.sqlite.conditions import sql_of
-from edgeoutbox.storage.sqlite.spelling import COLUMNS, NOW, fields
+from edgeoutbox.storage.sqlite.spelling import COLUMNS, HOLDING, IN_IDS, NOW
 from edgeoutbox.storage.statements.rows import NAMES, action_of, action_of_texts
 from edgeoutbox.storage.statements.steps import Steps
 from edgeoutbox.variants import Condition
@@ -65,15 +65,15 @@ CLAIM = """
 UPDATE agent_action
 SET state = 'EXECUTING', epoch = epoch + 1, attempt = attempt + 1, lease_owner = ?,
     lease_expires_at = {now} + CASE kind {leases} END
-WHERE id IN (SELECT value FROM json_each(?))
+WHERE {in_ids}
 """
 
 # What was claimed: as one JSON array, or, when a text in it is not UTF-8, row by row.
 CLAIMED = f"""
 SELECT CAST(json_group_array(json_array({", ".join(NAMES)})) AS BLOB) FROM agent_action
-WHERE id IN (SELECT value FROM json_each(?))
+WHERE {IN_IDS}
 """
-CLAIMED_EACH = f"SELECT {COLUMNS} FROM agent_action WHERE id IN (SELECT value FROM json_each(?))"
+CLAIMED_EACH = f"SELECT {COLUMNS} FROM agent_action WHERE {IN_IDS}"
 
 # ADMITTED -> EXECUTING for one head, whatever its due_at.
 CLAIM_ONE = """
@@ -87,20 +87,17 @@ RETURNING {columns}
 # The digest of a row that another program inserted by SQL.
 FILL_DIGEST = "UPDATE agent_action SET payload_digest = ? WHERE id = ? AND payload_digest IS NULL RETURNING id"
 
-# Which of many attempts hold their actions now.
+# Which of many attempts hold their actions, as they want to write.
 HELD = f"""
 SELECT json_group_array(json_array(place, {NOW}, lease_expires_at - {NOW}, COALESCE(expires_at <= {NOW}, 0)))
-FROM {fields("id", "epoch", "owner")} AS held
-JOIN agent_action ON agent_action.id = held.id AND agent_action.epoch = held.epoch AND lease_owner = held.owner
-WHERE state = 'EXECUTING'
+{HOLDING}
 """
 
-# The fence. The first unproven write keeps its time, so that a later attempt knows that it must read back first.
+# The fence, of attempts that hold their actions. The first unproven write keeps its time, so that a later attempt knows
+# that it must read back first.
 BEGIN_WRITE = f"""
-UPDATE agent_action SET write_started_at = COALESCE(write_started_at, held.now)
-FROM {fields("id", "epoch", "owner", "now")} AS held
-WHERE agent_action.id = held.id AND agent_action.epoch = held.epoch AND lease_owner = held.owner
-  AND state = 'EXECUTING'
+UPDATE agent_action SET write_started_at = COALESCE(write_started_at, ?)
+WHERE {IN_IDS}
 """
 
 
@@ -154,6 +151,7 @@ def begin_writes(attempts: Sequence[Attempting]) -> Steps[list[Fence | Refusal]]
     """Set the fences of many attempts, or say why not."""
     answers: list[Fence | Refusal] = [Refusal.NOT_HELD] * len(attempts)
     fenced = []
+    now = 0
     [(held,)] = yield HELD, (json.dumps(attempts),)
     for place, now, lease_left, expired in json.loads(held):
         if expired:
@@ -162,9 +160,9 @@ def begin_writes(attempts: Sequence[Attempting]) -> Steps[list[Fence | Refusal]]
             answers[place] = Refusal.LEASE_SHORT
         else:
             answers[place] = Fence(now, lease_left)
-            fenced.append((*attempts[place][:3], now))
+            fenced.append(attempts[place][0])
     if fenced:
-        yield BEGIN_WRITE, (json.dumps(fenced),)
+        yield BEGIN_WRITE, (now, json.dumps(fenced))
     return answers
 
 
@@ -184,7 +182,7 @@ def _claim_sql(kinds: tuple[tuple[str, Condition], ...], reclaim: bool) -> tuple
         )
         for _, condition in kinds
     )
-    update = CLAIM.format(now=NOW, leases="WHEN ? THEN ? " * len(kinds))
+    update = CLAIM.format(now=NOW, leases="WHEN ? THEN ? " * len(kinds), in_ids=IN_IDS)
     return CANDIDATES.format(candidates=candidates), update
 
 

@@ -11,7 +11,8 @@ import contextlib
 import logging
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar, cast
 
@@ -267,30 +268,26 @@ class Committer:
             for operation in batch:
                 operation.error = error
             return True
+        shared: defaultdict[Many, list[Operation[Any]]] = defaultdict(list)
+        last: defaultdict[Many, list[Operation[Any]]] = defaultdict(list)
+        others = []
+        for operation in batch:
+            if operation.many is None:
+                others.append(operation)
+            else:
+                (last if operation.last else shared)[operation.many].append(operation)
         try:
-            self._shared(connection, [operation for operation in batch if not operation.last])
-            for operation in batch:
-                if operation.many is None:
-                    self._answer()
-                    _one_of_many(connection, operation)
-            self._shared(connection, [operation for operation in batch if operation.last])
+            _run_shared(connection, shared)
+            for operation in others:
+                self._answer()
+                _one_of_many(connection, operation)
+            _run_shared(connection, last)
             self._answer()
             connection.execute("COMMIT")
         except Exception:  # noqa: BLE001 - each runs again alone and gets its own error
             _roll_back(connection)
             return False
         return True
-
-    def _shared(self, connection: Connection, batch: Sequence[Operation[Any]]) -> None:
-        """Run what one call can make together."""
-        shared: dict[Many, list[Operation[Any]]] = {}
-        for operation in batch:
-            if operation.many is not None:
-                shared.setdefault(operation.many, []).append(operation)
-        for many, operations in shared.items():
-            answers = run(connection, many([operation.item for operation in operations]))
-            for operation, answer in zip(operations, answers, strict=True):
-                operation.value, operation.error = answer, None
 
     def _alone(self, connection: Connection, operation: Operation[Any]) -> None:
         operation.error = None
@@ -322,6 +319,14 @@ class Committer:
         if batch:
             with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
                 batch[0].waiter.get_loop().call_soon_threadsafe(_resolve, batch)
+
+
+def _run_shared(connection: Connection, shared: Mapping[Many, Sequence[Operation[Any]]]) -> None:
+    """Run what one call can make together."""
+    for many, operations in shared.items():
+        answers = run(connection, many([operation.item for operation in operations]))
+        for operation, answer in zip(operations, answers, strict=True):
+            operation.value = answer
 
 
 def _one_of_many(connection: Connection, operation: Operation[Any]) -> None:

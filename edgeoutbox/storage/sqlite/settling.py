@@ -1,16 +1,17 @@
 """Settle, reap and sweep: what ends an attempt, and what becomes of ended actions."""
 
 import json
+from collections import defaultdict
 from collections.abc import Sequence
 from functools import lru_cache, partial
 
 from edgeoutbox.model import Action
-from edgeoutbox.states import State
+from edgeoutbox.states import State, StopReason
 from edgeoutbox.storage.protocol import Claim, Hook, Hooks, Served, Settlement
 from edgeoutbox.storage.sqlite.claiming import AT_MOST_ONCE
 from edgeoutbox.storage.sqlite.conditions import sql_of
 from edgeoutbox.storage.sqlite.hooks import run_hook
-from edgeoutbox.storage.sqlite.spelling import COLUMNS, NOW, Connection, fields, run
+from edgeoutbox.storage.sqlite.spelling import COLUMNS, HOLDING, IN_IDS, NOW, Connection, fields, run
 from edgeoutbox.storage.statements.kinds import cool_down
 from edgeoutbox.storage.statements.owed import FORGET_ENDED
 from edgeoutbox.storage.statements.rows import action_of
@@ -23,50 +24,35 @@ ENDED = f"SELECT {COLUMNS} FROM agent_action WHERE id = ?"
 
 IF_HELD = "WHERE id = ? AND epoch = ? AND lease_owner = ? AND state = 'EXECUTING'"
 
-# What many attempts came to, one array of `_said` each.
-SAID = fields(
-    "id", "epoch", "owner", "state", "stop_reason", "clears_fence", "readback_ref", "last_error", "result", "reason",
-    "evidence",
-)  # fmt: skip
+# Which of many attempts hold their actions.
+HELD = f"SELECT json_group_array(place) {HOLDING}"
 
-# Which of them still hold their actions, as one JSON array.
-HELD = f"""
-SELECT json_group_array(place)
-FROM {SAID} AS said
-JOIN agent_action ON agent_action.id = said.id AND agent_action.epoch = said.epoch AND lease_owner = said.owner
-WHERE agent_action.state = 'EXECUTING'
-"""
-
-# The rows of the dispatch log, once; a late result of an attempt that was overtaken is kept too. It comes before what
-# changes the actions: `recorded` is whether that will.
+# The rows of the dispatch log, once; a late result of an attempt that was overtaken is kept too, and not `recorded`.
 LOG = f"""
 UPDATE agent_action_attempt
 SET settled_at = {NOW}, result = said.result, reason = said.reason, evidence = said.evidence,
-    readback_ref = said.readback_ref,
-    recorded = EXISTS (
-      SELECT 1 FROM agent_action
-      WHERE id = said.id AND agent_action.epoch = said.epoch AND lease_owner = said.owner AND state = 'EXECUTING'
-    )
-FROM {SAID} AS said
+    readback_ref = said.readback_ref, recorded = said.recorded
+FROM {fields("id", "epoch", "result", "reason", "evidence", "readback_ref", "recorded")} AS said
 WHERE agent_action_attempt.action_id = said.id AND agent_action_attempt.epoch = said.epoch AND settled_at IS NULL
 """
 
-# EXECUTING -> DONE, UNCERTAIN, FAILED, CANCELLED.
+# EXECUTING -> DONE, UNCERTAIN, FAILED, CANCELLED, of attempts that hold their actions, after what the log says of each.
 END = f"""
 UPDATE agent_action
-SET state = said.state, stop_reason = said.stop_reason, payload = NULL, is_head = 0, ended_at = {NOW},
-    lease_owner = NULL, lease_expires_at = NULL, last_error = said.last_error,
-    write_started_at = CASE WHEN said.clears_fence THEN NULL ELSE write_started_at END,
-    readback_ref = COALESCE(said.readback_ref, agent_action.readback_ref)
-FROM {SAID} AS said
-WHERE agent_action.id = said.id AND agent_action.epoch = said.epoch AND lease_owner = said.owner
-  AND agent_action.state = 'EXECUTING' AND said.stop_reason IS NOT NULL
+SET state = ?, stop_reason = ?, payload = NULL, is_head = 0, ended_at = {NOW},
+    lease_owner = NULL, lease_expires_at = NULL,
+    write_started_at = CASE WHEN ? THEN NULL ELSE write_started_at END,
+    (last_error, readback_ref) = (
+      SELECT reason, COALESCE(attempt.readback_ref, agent_action.readback_ref) FROM agent_action_attempt AS attempt
+      WHERE attempt.action_id = agent_action.id AND attempt.epoch = agent_action.epoch
+    )
+WHERE {IN_IDS}
 """
 
 # Of many that have just ended, those to be forgotten; served by ix_agent_action_forget, which is nearly always empty.
-ENDED_TO_FORGET = """
+ENDED_TO_FORGET = f"""
 SELECT id FROM agent_action INDEXED BY ix_agent_action_forget
-WHERE forget_at_end = 1 AND ended_at IS NOT NULL AND id IN (SELECT json_extract(value, '$[0]') FROM json_each(?))
+WHERE forget_at_end = 1 AND ended_at IS NOT NULL AND {IN_IDS}
 """
 
 # EXECUTING -> ADMITTED: nothing of the action exists at the provider.
@@ -177,21 +163,24 @@ def settle_many(settlements: Sequence[Settling]) -> Steps[list[bool]]:
 
 
 def _settle_each(settlements: Sequence[Settling], *, forget: bool) -> Steps[list[bool]]:
-    said = json.dumps([_said(*each) for each in settlements])
-    [(held,)] = yield HELD, (said,)
     recorded = [False] * len(settlements)
+    [(held,)] = yield HELD, (json.dumps([(claim.id, claim.epoch, claim.owner) for claim, _ in settlements]),)
     for place in json.loads(held):
         recorded[place] = True
-    yield LOG, (said,)
-    yield END, (said,)
+    yield LOG, (_said(settlements, recorded),)
+    ended: defaultdict[tuple[State, StopReason | None, bool], list[int]] = defaultdict(list)
     for (claim, settlement), held_still in zip(settlements, recorded, strict=True):
-        if held_still and not settlement.state.ended:
+        if held_still and settlement.state.ended:
+            ended[settlement.state, settlement.stop_reason, settlement.clears_fence].append(claim.id)
+        elif held_still:
             yield _give_back(claim, settlement)
         if held_still and settlement.cools != "no":
             wait = settlement.wait if settlement.cools == "wait" else None
             yield from cool_down(claim.action.kind, settlement.reason, wait)
-    if forget:
-        rows = yield ENDED_TO_FORGET, (said,)
+    for (state, stop_reason, clears_fence), ids in ended.items():
+        listed = json.dumps(ids)
+        yield END, (state, stop_reason, int(clears_fence), listed)
+        rows = (yield ENDED_TO_FORGET, (listed,)) if forget else []
         for row in rows:
             yield FORGET_ENDED, row
     return recorded
@@ -200,22 +189,23 @@ def _settle_each(settlements: Sequence[Settling], *, forget: bool) -> Steps[list
 def let_go(claim: Claim, settlement: Settlement) -> Steps[None]:
     """Log a settlement that the database refused, and leave the action to whoever may take it when its lease ends."""
     yield LET_GO, (claim.id, claim.epoch, claim.owner)
-    yield LOG, (json.dumps([_said(claim, settlement)]),)
+    yield LOG, (_said([(claim, settlement)], [False]),)
 
 
-def _said(claim: Claim, settlement: Settlement) -> tuple[str | int | None, ...]:
-    return (
-        claim.id,
-        claim.epoch,
-        claim.owner,
-        settlement.state,
-        settlement.stop_reason,
-        int(settlement.clears_fence),
-        settlement.readback_ref,
-        settlement.last_error,
-        settlement.result,
-        settlement.reason or None,
-        settlement.evidence,
+def _said(settlements: Sequence[Settling], recorded: Sequence[bool]) -> str:
+    return json.dumps(
+        [
+            (
+                claim.id,
+                claim.epoch,
+                settlement.result,
+                settlement.reason or None,
+                settlement.evidence,
+                settlement.readback_ref,
+                int(held),
+            )
+            for (claim, settlement), held in zip(settlements, recorded, strict=True)
+        ]
     )
 
 
@@ -223,7 +213,7 @@ def _give_back(claim: Claim, settlement: Settlement) -> Statement:
     statement = GIVE_BACK if settlement.state is State.ADMITTED else REREAD
     held = (claim.id, claim.epoch, claim.owner)
     uncounted = int(not settlement.counts)
-    return statement, (settlement.wait, uncounted, settlement.last_error, *held)
+    return statement, (settlement.wait, uncounted, settlement.reason or None, *held)
 
 
 def reap(connection: Connection, served: Sequence[Served], owner: str, hooks: Hooks, limit: int) -> list[Action]:

@@ -52,8 +52,7 @@ class Settling(Topic):
             state,
             "Answer",
             reason,
-            reason="our words",
-            last_error="code 550",
+            reason="code 550",
             readback_ref="ref",
             evidence='{"code":250}',
         )
@@ -65,7 +64,7 @@ class Settling(Topic):
         assert (action.lease_owner, action.lease_expires_at) == (None, None)
         assert (action.epoch, action.attempt) == (1, 1)
         [log] = await storage.attempts(held.id)
-        assert (log.result, log.reason, log.readback_ref) == ("Answer", "our words", "ref")
+        assert (log.result, log.reason, log.readback_ref) == ("Answer", "code 550", "ref")
         assert (log.recorded, log.evidence, log.settled_at) == (True, {"code": 250}, clock.milliseconds)
 
     async def test_a_retry_gives_the_action_back(self, storage: Storage, clock: MovableClock) -> None:
@@ -269,7 +268,7 @@ class Settling(Topic):
         wanted = [
             Settlement(
                 one.state, one.result, one.stop_reason, one.wait, one.clears_fence, reason=f"reason {n}",
-                last_error=f"error {n}", readback_ref=f"ref {n}", evidence=f'{{"n":{n}}}',
+                readback_ref=f"ref {n}", evidence=f'{{"n":{n}}}',
             )
             for n, one in enumerate([DONE, UNCERTAIN, FAILED, CANCELLED, GIVEN_BACK, READ_AGAIN] * 2)
         ]  # fmt: skip
@@ -279,7 +278,7 @@ class Settling(Topic):
             action = await read(storage, one.id)
             [log] = await storage.attempts(one.id)
             assert (action.state, action.stop_reason, action.last_error) == (
-                settlement.state, settlement.stop_reason, f"error {n}",
+                settlement.state, settlement.stop_reason, f"reason {n}",
             )  # fmt: skip
             assert (action.ended_at == clock.milliseconds) is settlement.state.ended
             assert (log.result, log.reason, log.readback_ref) == (settlement.result, f"reason {n}", f"ref {n}")

@@ -155,7 +155,7 @@ async def everything(storage: Storage) -> tuple[list[Action], list[Any]]:
 
 async def retry(storage: Storage, held: Claim, wait: int = 10 * SECOND, *, counts: bool = True) -> None:
     """Settle a claim as a proven retry."""
-    settlement = Settlement(State.ADMITTED, "Retry", wait=wait, clears_fence=True, counts=counts, last_error="busy")
+    settlement = Settlement(State.ADMITTED, "Retry", wait=wait, clears_fence=True, counts=counts, reason="busy")
     assert await storage.settle(held, settlement)
 
 
