@@ -6,7 +6,6 @@ BACKEND = "edgeoutbox/storage/sqlite/backend.py"
 CLAIMING = "edgeoutbox/storage/sqlite/claiming.py"
 COMMITTER = "edgeoutbox/storage/sqlite/committer.py"
 HOOKS = "edgeoutbox/storage/sqlite/hooks.py"
-SPELLING = "edgeoutbox/storage/sqlite/spelling.py"
 VERSIONS = "edgeoutbox/storage/sqlite/schema.py"
 ENQUEUEING = "edgeoutbox/storage/statements/enqueueing.py"
 KINDS = "edgeoutbox/storage/statements/kinds.py"
@@ -83,7 +82,7 @@ MUTANTS = (
     Mutant(
         "attempt-of-any-epoch",
         "The late answer to a first attempt ends the action under the second, which still writes.",
-        (Edit(SPELLING, "held.id AND agent_action.epoch = held.epoch AND", "held.id AND"),),
+        (Edit(CLAIMING, "held.id AND agent_action.epoch = held.epoch AND", "held.id AND"),),
         (
             STORY + "test_p6_stale_settle_after_a_retry_and_claim_of_the_same_owner_changes_nothing",
             STORY + "test_p6_a_stale_fence_after_a_retry_claimed_by_the_same_owner_is_refused",
@@ -92,7 +91,7 @@ MUTANTS = (
     Mutant(
         "attempt-of-any-owner",
         "A call that outlived its attempt gets a fence while the action waits to be read back, and posts twice.",
-        (Edit(SPELLING, " AND lease_owner = held.owner\n", "\n"),),
+        (Edit(CLAIMING, " AND lease_owner = held.owner\n", "\n"),),
         (
             STORY + "test_p6_stale_settle_after_a_reread_changes_nothing",
             STORY + "test_p6_a_stale_fence_after_a_reread_is_refused",

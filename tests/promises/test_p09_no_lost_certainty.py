@@ -52,6 +52,21 @@ async def test_p9_locked_for_longer_than_the_busy_timeout(world: World, caplog: 
     assert len(events(caplog, "storage.unavailable")) == 1
 
 
+async def test_p9_a_reference_that_is_known_already_is_kept(world: World) -> None:
+    """An application wrote down what the provider calls it, and the adapter's result names nothing."""
+    gate = asyncio.Event()
+    adapter = ScriptedAdapter()
+    adapter.on("a", Step(Done(), gate=gate))
+    outbox = await world.outbox(adapter)
+    await world.executor(outbox)
+    asked = await outbox.enqueue(request())
+    await adapter.wait_for_writes("a")
+    world.sql("UPDATE agent_action SET readback_ref = 'theirs'")
+    gate.set()
+    action = await ended(outbox, asked.id)
+    assert (outcome(action), action.readback_ref) == (("DONE", "CONFIRMED"), "theirs")
+
+
 @sqlite_only("it is the writer's own limit of pages; a server's disk fills for everybody")
 @pytest.mark.parametrize("hooked", [True, False])
 async def test_p9_the_disk_is_full_for_a_while(world: World, hooked: bool) -> None:

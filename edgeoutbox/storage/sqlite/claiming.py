@@ -10,7 +10,7 @@ from edgeoutbox.keys import digest_of_stored
 from edgeoutbox.model import Action
 from edgeoutbox.storage.protocol import Claim, Fence, Refusal, Served
 from edgeoutbox.storage.sqlite.conditions import sql_of
-from edgeoutbox.storage.sqlite.spelling import COLUMNS, HOLDING, IN_IDS, NOW
+from edgeoutbox.storage.sqlite.spelling import COLUMNS, IN_IDS, NOW, fields
 from edgeoutbox.storage.statements.rows import NAMES, action_of, action_of_texts
 from edgeoutbox.storage.statements.steps import Steps
 from edgeoutbox.variants import Condition
@@ -87,14 +87,21 @@ RETURNING {columns}
 # The digest of a row that another program inserted by SQL.
 FILL_DIGEST = "UPDATE agent_action SET payload_digest = ? WHERE id = ? AND payload_digest IS NULL RETURNING id"
 
-# Which of many attempts hold their actions, as they want to write.
+# Which of many attempts hold their actions. Whatever is written for one is written in the transaction that asks this.
+HOLDING = f"""
+FROM {fields("id", "epoch", "owner")} AS held
+JOIN agent_action ON agent_action.id = held.id AND agent_action.epoch = held.epoch AND lease_owner = held.owner
+WHERE agent_action.state = 'EXECUTING'
+"""
+
+# The same for their fences: the time, what is left of the lease, and whether the action has expired.
 HELD = f"""
 SELECT json_group_array(json_array(place, {NOW}, lease_expires_at - {NOW}, COALESCE(expires_at <= {NOW}, 0)))
 {HOLDING}
 """
 
-# The fence, of attempts that hold their actions. The first unproven write keeps its time, so that a later attempt knows
-# that it must read back first.
+# The fence of held actions. The first unproven write keeps its time, so that a later attempt knows that it must read
+# back first.
 BEGIN_WRITE = f"""
 UPDATE agent_action SET write_started_at = COALESCE(write_started_at, ?)
 WHERE {IN_IDS}

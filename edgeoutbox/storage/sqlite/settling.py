@@ -4,14 +4,15 @@ import json
 from collections import defaultdict
 from collections.abc import Sequence
 from functools import lru_cache, partial
+from itertools import compress
 
 from edgeoutbox.model import Action
 from edgeoutbox.states import State, StopReason
 from edgeoutbox.storage.protocol import Claim, Hook, Hooks, Served, Settlement
-from edgeoutbox.storage.sqlite.claiming import AT_MOST_ONCE
+from edgeoutbox.storage.sqlite.claiming import AT_MOST_ONCE, HOLDING
 from edgeoutbox.storage.sqlite.conditions import sql_of
 from edgeoutbox.storage.sqlite.hooks import run_hook
-from edgeoutbox.storage.sqlite.spelling import COLUMNS, HOLDING, IN_IDS, NOW, Connection, fields, run
+from edgeoutbox.storage.sqlite.spelling import COLUMNS, IN_IDS, NOW, Connection, fields, run
 from edgeoutbox.storage.statements.kinds import cool_down
 from edgeoutbox.storage.statements.owed import FORGET_ENDED
 from edgeoutbox.storage.statements.rows import action_of
@@ -22,9 +23,7 @@ from edgeoutbox.variants import Condition
 # The action as its end left it, for its hook.
 ENDED = f"SELECT {COLUMNS} FROM agent_action WHERE id = ?"
 
-IF_HELD = "WHERE id = ? AND epoch = ? AND lease_owner = ? AND state = 'EXECUTING'"
-
-# Which of many attempts hold their actions.
+# Which of many attempts hold their actions, as one JSON array.
 HELD = f"SELECT json_group_array(place) {HOLDING}"
 
 # The rows of the dispatch log, once; a late result of an attempt that was overtaken is kept too, and not `recorded`.
@@ -36,7 +35,7 @@ FROM {fields("id", "epoch", "result", "reason", "evidence", "readback_ref", "rec
 WHERE agent_action_attempt.action_id = said.id AND agent_action_attempt.epoch = said.epoch AND settled_at IS NULL
 """
 
-# EXECUTING -> DONE, UNCERTAIN, FAILED, CANCELLED, of attempts that hold their actions, after what the log says of each.
+# EXECUTING -> DONE, UNCERTAIN, FAILED, CANCELLED, of held actions. What differs from one to the next is in the log.
 END = f"""
 UPDATE agent_action
 SET state = ?, stop_reason = ?, payload = NULL, is_head = 0, ended_at = {NOW},
@@ -55,23 +54,25 @@ SELECT id FROM agent_action INDEXED BY ix_agent_action_forget
 WHERE forget_at_end = 1 AND ended_at IS NOT NULL AND {IN_IDS}
 """
 
-# EXECUTING -> ADMITTED: nothing of the action exists at the provider.
+# EXECUTING -> ADMITTED, of a held action: nothing of it exists at the provider.
 GIVE_BACK = f"""
 UPDATE agent_action
 SET state = 'ADMITTED', due_at = {NOW} + ?, attempt = attempt - ?, lease_owner = NULL, lease_expires_at = NULL,
     write_started_at = NULL, last_error = ?
-{IF_HELD}
+WHERE id = ?
 """
 
-# Still EXECUTING, with its fence: the owner is cleared and the lease ends after the wait.
+# A held action, still EXECUTING, with its fence: the owner is cleared and the lease ends after the wait.
 REREAD = f"""
 UPDATE agent_action
 SET lease_owner = NULL, lease_expires_at = {NOW} + ?, attempt = attempt - ?, last_error = ?
-{IF_HELD}
+WHERE id = ?
 """
 
 # Still EXECUTING until its lease ends, but nobody's.
-LET_GO = f"UPDATE agent_action SET lease_owner = NULL {IF_HELD}"
+LET_GO = """
+UPDATE agent_action SET lease_owner = NULL WHERE id = ? AND epoch = ? AND lease_owner = ? AND state = 'EXECUTING'
+"""
 
 # PROPOSED, ADMITTED -> CANCELLED; served by ix_agent_action_expiry.
 EXPIRE = """
@@ -169,12 +170,12 @@ def _settle_each(settlements: Sequence[Settling], *, forget: bool) -> Steps[list
         recorded[place] = True
     yield LOG, (_said(settlements, recorded),)
     ended: defaultdict[tuple[State, StopReason | None, bool], list[int]] = defaultdict(list)
-    for (claim, settlement), held_still in zip(settlements, recorded, strict=True):
-        if held_still and settlement.state.ended:
+    for claim, settlement in compress(settlements, recorded):
+        if settlement.state.ended:
             ended[settlement.state, settlement.stop_reason, settlement.clears_fence].append(claim.id)
-        elif held_still:
-            yield _give_back(claim, settlement)
-        if held_still and settlement.cools != "no":
+        else:
+            yield _give_back(claim.id, settlement)
+        if settlement.cools != "no":
             wait = settlement.wait if settlement.cools == "wait" else None
             yield from cool_down(claim.action.kind, settlement.reason, wait)
     for (state, stop_reason, clears_fence), ids in ended.items():
@@ -209,11 +210,9 @@ def _said(settlements: Sequence[Settling], recorded: Sequence[bool]) -> str:
     )
 
 
-def _give_back(claim: Claim, settlement: Settlement) -> Statement:
+def _give_back(action_id: int, settlement: Settlement) -> Statement:
     statement = GIVE_BACK if settlement.state is State.ADMITTED else REREAD
-    held = (claim.id, claim.epoch, claim.owner)
-    uncounted = int(not settlement.counts)
-    return statement, (settlement.wait, uncounted, settlement.reason or None, *held)
+    return statement, (settlement.wait, int(not settlement.counts), settlement.reason or None, action_id)
 
 
 def reap(connection: Connection, served: Sequence[Served], owner: str, hooks: Hooks, limit: int) -> list[Action]:

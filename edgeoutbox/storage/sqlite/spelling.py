@@ -74,13 +74,3 @@ def fields(*names: str) -> str:
 
 IN_IDS = "id IN (SELECT value FROM json_each(?))"
 """Of a parameter that is a JSON array of ids: the actions in it."""
-
-HOLDING = f"""
-FROM {fields("id", "epoch", "owner")} AS held
-JOIN agent_action ON agent_action.id = held.id AND agent_action.epoch = held.epoch AND lease_owner = held.owner
-WHERE agent_action.state = 'EXECUTING'
-"""
-"""Of a parameter that is a JSON array of attempts, as (id, epoch, owner): those that hold their actions, by `place`.
-
-It is asked in the transaction that then writes for them.
-"""

@@ -79,6 +79,18 @@ class Settling(Topic):
         again = await claim(storage)
         assert (again.epoch, again.action.attempt) == (2, 2)
 
+    async def test_an_end_tells_what_its_own_attempt_came_to(self, storage: Storage, clock: MovableClock) -> None:
+        """Not what an earlier one said, which stays in the log."""
+        held = await started(storage)
+        await retry(storage, held, MINUTE)
+        milliseconds(clock, MINUTE)
+        again = await claim(storage)
+        last = Settlement(State.FAILED, "Failed", StopReason.REJECTED, reason="550", readback_ref="ref")
+        assert await storage.settle(again, last) is True
+        action = await read(storage, held.id)
+        assert (action.last_error, action.readback_ref) == ("550", "ref")
+        assert [log.reason for log in await storage.attempts(held.id)] == ["busy", "550"]
+
     async def test_an_attempt_that_does_not_count_is_given_back(self, storage: Storage, clock: MovableClock) -> None:
         """Any number of deferrals spend no attempt, and each is logged under its own epoch."""
         await enqueue(storage)
