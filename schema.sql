@@ -38,7 +38,8 @@
 -- THE LIFE OF AN ACTION
 --   PROPOSED or ADMITTED      it waits: for approval, for due_at, for its turn in its lane
 --   EXECUTING                 one claim owns it, until lease_expires_at. Each claim raises epoch and attempt by one, and
---                             every later write of the claim names its epoch and owner: a stale one changes nothing
+--                             a later write is only for who holds the action by its epoch and owner: a stale one
+--                             changes nothing
 --   DONE, UNCERTAIN, FAILED, CANCELLED
 --                             ended, for the stop_reason. An ended action never changes and has no payload
 --

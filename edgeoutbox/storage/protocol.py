@@ -94,7 +94,7 @@ class Claim:
 
     @property
     def epoch(self) -> int:
-        """The claim's number; with the owner it names every later write."""
+        """The claim's number; with the owner it says whose every later write is."""
         return self.action.epoch
 
 

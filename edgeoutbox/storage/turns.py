@@ -1,4 +1,4 @@
-"""Turns: several settlements of one action, in a batch that is written by one statement."""
+"""Turns: several settlements of one action in a batch that is written together."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ def in_turns(
 ) -> Steps[list[bool]]:
     """Settle in as few turns as leave each action in a turn once; whether each settlement was written.
 
-    Of two rows for one action, an UPDATE would choose one.
+    Asked before either is written, the database would say of both that they hold their action.
     """
     if len({claim.id for claim, _ in settlements}) == len(settlements):
         return (yield from settle(settlements))

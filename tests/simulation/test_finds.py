@@ -148,7 +148,10 @@ BREAKS = {
     "unknown variants": Break("p11_unknown_rows_are_left_alone", claiming, "sql_of", lambda _: "1"),
     "quoted exception": Break("p12_private", RunningAttempt, "_raised", _quoted),
     "expiry": Break(
-        "starts_only_when_it_may", claiming, "HELD", claiming.HELD.replace("expires_at <=", "0 AND expires_at <=")
+        "starts_only_when_it_may",
+        claiming,
+        "HELD_LEASES",
+        claiming.HELD_LEASES.replace("expires_at <=", "0 AND expires_at <="),
     ),
     "weather": Break("starts_only_when_it_may", claiming, "IF_OPEN", "(SELECT ? WHERE ? IS NOT NULL)"),
     "hook not undone": Break("hooks_are_owed_until_they_ran_once", hooks, "UNDO", "SELECT 1"),

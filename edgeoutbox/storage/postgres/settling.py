@@ -64,7 +64,8 @@ WITH said AS MATERIALIZED (
       evidence = CAST(said.evidence AS json), readback_ref = said.readback_ref,
       recorded = CASE WHEN EXISTS (SELECT 1 FROM held WHERE held.place = said.place) THEN 1 ELSE 0 END
   FROM said CROSS JOIN LATERAL (
-    SELECT ctid FROM agent_action_attempt WHERE action_id = said.id AND epoch = said.epoch OFFSET 0
+    SELECT ctid FROM agent_action_attempt
+    WHERE action_id = said.id AND epoch = said.epoch AND agent_action_attempt.owner = said.owner OFFSET 0
   ) AS its
   WHERE agent_action_attempt.ctid = its.ctid AND settled_at IS NULL
 )
@@ -82,7 +83,7 @@ LOG_UNRECORDED = """
 UPDATE agent_action_attempt
 SET settled_at = edgeoutbox_now(), result = ?, reason = ?, evidence = CAST(CAST(? AS text) AS json), readback_ref = ?,
     recorded = 0
-WHERE action_id = ? AND epoch = ? AND settled_at IS NULL
+WHERE action_id = ? AND epoch = ? AND owner = ? AND settled_at IS NULL
 """
 
 # PROPOSED, ADMITTED -> CANCELLED; served by ix_agent_action_expiry. What another transaction holds is left for the next
@@ -212,7 +213,7 @@ def let_go(claim: Claim, settlement: Settlement) -> Steps[None]:
     """Log a settlement that the database refused, and leave the action to whoever may take it when its lease ends."""
     yield Ahead(LET_GO, (claim.id, claim.epoch, claim.owner))
     said = (settlement.result, settlement.reason or None, settlement.evidence, settlement.readback_ref)
-    yield LOG_UNRECORDED, (*said, claim.id, claim.epoch)
+    yield LOG_UNRECORDED, (*said, claim.id, claim.epoch, claim.owner)
 
 
 def _said(place: int, claim: Claim, settlement: Settlement) -> dict[str, Any]:

@@ -94,8 +94,8 @@ JOIN agent_action ON agent_action.id = held.id AND agent_action.epoch = held.epo
 WHERE agent_action.state = 'EXECUTING'
 """
 
-# The same for their fences: the time, what is left of the lease, and whether the action has expired.
-HELD = f"""
+# For their fences: the time, what is left of the lease, and whether the action has expired.
+HELD_LEASES = f"""
 SELECT json_group_array(json_array(place, {NOW}, lease_expires_at - {NOW}, COALESCE(expires_at <= {NOW}, 0)))
 {HOLDING}
 """
@@ -159,7 +159,7 @@ def begin_writes(attempts: Sequence[Attempting]) -> Steps[list[Fence | Refusal]]
     answers: list[Fence | Refusal] = [Refusal.NOT_HELD] * len(attempts)
     fenced = []
     now = 0
-    [(held,)] = yield HELD, (json.dumps(attempts),)
+    [(held,)] = yield HELD_LEASES, (json.dumps(attempts),)
     for place, now, lease_left, expired in json.loads(held):
         if expired:
             answers[place] = Refusal.EXPIRED

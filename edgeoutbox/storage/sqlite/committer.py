@@ -262,12 +262,6 @@ class Committer:
 
     def _together(self, connection: Connection, batch: Sequence[Operation[Any]]) -> bool:
         """Run a batch in one transaction; false when each operation has to run alone."""
-        try:
-            self._begin(connection)
-        except Exception as error:  # noqa: BLE001 - every operation gets the error
-            for operation in batch:
-                operation.error = error
-            return True
         shared: defaultdict[Many, list[Operation[Any]]] = defaultdict(list)
         last: defaultdict[Many, list[Operation[Any]]] = defaultdict(list)
         others = []
@@ -276,6 +270,12 @@ class Committer:
                 others.append(operation)
             else:
                 (last if operation.last else shared)[operation.many].append(operation)
+        try:
+            self._begin(connection)
+        except Exception as error:  # noqa: BLE001 - every operation gets the error
+            for operation in batch:
+                operation.error = error
+            return True
         try:
             _run_shared(connection, shared)
             for operation in others:
@@ -332,7 +332,7 @@ def _run_shared(connection: Connection, shared: Mapping[Many, Sequence[Operation
 def _one_of_many(connection: Connection, operation: Operation[Any]) -> None:
     """Run one operation among others; raises when it may have left something half done."""
     try:
-        operation.value, operation.error = operation.carry_out(connection), None
+        operation.value = operation.carry_out(connection)
     except Exception as error:
         # Disk full, I/O errors and the like end the whole transaction behind our back.
         if not (operation.single and connection.in_transaction):

@@ -27,15 +27,17 @@ ENDED = f"SELECT {COLUMNS} FROM agent_action WHERE id = ?"
 HELD = f"SELECT json_group_array(place) {HOLDING}"
 
 # The rows of the dispatch log, once; a late result of an attempt that was overtaken is kept too, and not `recorded`.
+# It comes before the ends, which take from it what they say.
 LOG = f"""
 UPDATE agent_action_attempt
 SET settled_at = {NOW}, result = said.result, reason = said.reason, evidence = said.evidence,
     readback_ref = said.readback_ref, recorded = said.recorded
-FROM {fields("id", "epoch", "result", "reason", "evidence", "readback_ref", "recorded")} AS said
-WHERE agent_action_attempt.action_id = said.id AND agent_action_attempt.epoch = said.epoch AND settled_at IS NULL
+FROM {fields("id", "epoch", "owner", "result", "reason", "evidence", "readback_ref", "recorded")} AS said
+WHERE agent_action_attempt.action_id = said.id AND agent_action_attempt.epoch = said.epoch
+  AND agent_action_attempt.owner = said.owner AND settled_at IS NULL
 """
 
-# EXECUTING -> DONE, UNCERTAIN, FAILED, CANCELLED, of held actions. What differs from one to the next is in the log.
+# EXECUTING -> DONE, UNCERTAIN, FAILED, CANCELLED, of held actions that have been logged.
 END = f"""
 UPDATE agent_action
 SET state = ?, stop_reason = ?, payload = NULL, is_head = 0, ended_at = {NOW},
@@ -199,6 +201,7 @@ def _said(settlements: Sequence[Settling], recorded: Sequence[bool]) -> str:
             (
                 claim.id,
                 claim.epoch,
+                claim.owner,
                 settlement.result,
                 settlement.reason or None,
                 settlement.evidence,

@@ -1,6 +1,7 @@
 """Settle: the write that ends an attempt."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -21,6 +22,7 @@ from edgeoutbox.testing.conformance.story import (
     Topic,
     both,
     claim,
+    claim_all,
     declare,
     enqueue,
     everything,
@@ -195,6 +197,20 @@ class Settling(Topic):
         assert await storage.settle(held, settlement) is False
         assert await everything(storage) == before
 
+    @pytest.mark.parametrize("together", [False, True])
+    async def test_p6_a_settlement_of_another_owner_says_nothing(self, storage: Storage, together: bool) -> None:
+        """Also under the same epoch, as after a restore: neither the action nor the log repeats what it said."""
+        held = await started(storage)
+        late = Settlement(State.FAILED, "Failed", StopReason.REJECTED, reason="550", readback_ref="theirs")
+        done = Settlement(State.DONE, "Done", StopReason.CONFIRMED, readback_ref="ref")
+        both_settled = (storage.settle(replace(held, owner="two"), late), storage.settle(held, done))
+        answers = await both(*both_settled) if together else [await one for one in both_settled]
+        assert answers == [False, True]
+        action = await read(storage, held.id)
+        assert (action.state, action.last_error, action.readback_ref) == (State.DONE, None, "ref")
+        [log] = await storage.attempts(held.id)
+        assert (log.result, log.reason, log.readback_ref, log.recorded) == ("Done", None, "ref", True)
+
     @pytest.mark.parametrize("settlement", EVERY_SETTLEMENT, ids=lambda one: one.result)
     async def test_p13_stale_settle_after_an_erasure_finds_nothing(
         self, storage: Storage, settlement: Settlement
@@ -297,6 +313,17 @@ class Settling(Topic):
             assert (log.evidence, log.recorded, log.settled_at) == ({"n": n}, True, clock.milliseconds)
             fenced = n % 2 == 0 and settlement.state is not State.ADMITTED
             assert (action.write_started_at is not None) is fenced
+
+    async def test_what_is_to_be_forgotten_goes_whatever_the_ends_beside_it(self, storage: Storage) -> None:
+        """Ends of every kind at once: each deletes its own."""
+        for n in range(8):
+            await enqueue(storage, f"k{n}")
+        claims = await claim_all(storage)
+        for one in claims[:4]:
+            await storage.forget(one.action.idempotency_key)
+        ends = [DONE, UNCERTAIN, FAILED, CANCELLED] * 2
+        assert all(await both(*(storage.settle(one, end) for one, end in zip(claims, ends, strict=True))))
+        assert {action.id for action in (await everything(storage))[0]} == {one.id for one in claims[4:]}
 
     @pytest.mark.parametrize("state", [State.ADMITTED, State.EXECUTING])
     async def test_a_settlement_cools_its_kind(self, storage: Storage, clock: MovableClock, state: State) -> None:
