@@ -6,6 +6,7 @@ BACKEND = "edgeoutbox/storage/sqlite/backend.py"
 CLAIMING = "edgeoutbox/storage/sqlite/claiming.py"
 COMMITTER = "edgeoutbox/storage/sqlite/committer.py"
 HOOKS = "edgeoutbox/storage/sqlite/hooks.py"
+STATISTICS = "edgeoutbox/storage/sqlite/statistics.py"
 VERSIONS = "edgeoutbox/storage/sqlite/schema.py"
 ENQUEUEING = "edgeoutbox/storage/statements/enqueueing.py"
 KINDS = "edgeoutbox/storage/statements/kinds.py"
@@ -96,6 +97,12 @@ MUTANTS = (
             STORY + "test_p6_stale_settle_after_a_reread_changes_nothing",
             STORY + "test_p6_a_stale_fence_after_a_reread_is_refused",
         ),
+    ),
+    Mutant(
+        "statistics-still-known",
+        "Somebody analyzed the new and empty database; a month later it sends one email in a second.",
+        (Edit(STATISTICS, "            connection.execute(READ_AGAIN)\n", ""),),
+        ("tests/storage/test_statistics.py::test_p15_statistics_of_nearly_empty_tables_are_forgotten",),
     ),
     Mutant(
         "claim-takes-a-write-again",

@@ -41,6 +41,7 @@ from edgeoutbox.storage.sqlite.drivers import (
     storage_error,
 )
 from edgeoutbox.storage.sqlite.spelling import Connection, run, spell
+from edgeoutbox.storage.sqlite.statistics import Statistics
 from edgeoutbox.storage.sqlite.watch import OpenEvents, Watch, events_of_system
 from edgeoutbox.storage.statements import deciding, enqueueing, executors, kinds, reading
 from edgeoutbox.storage.statements.steps import Steps, take_async
@@ -81,6 +82,7 @@ class SqliteStorage:
         self._open_events = open_events
         checkpoints = Checkpoints(self.path, driver)
         self._committer = Committer(self._open_writer, checkpoints, runner(), busy_timeout=busy_timeout)
+        self._statistics = Statistics()
         self._reader: Reader | None = None
         self._reading = asyncio.Lock()
         self._watch: Watch | None = None
@@ -289,8 +291,13 @@ class SqliteStorage:
         return await self._with_hooks(hooks_, lambda connection, hooks_: hooks.run_owed(connection, hooks_, limit))
 
     async def heartbeat(self, owner: str, version: str, kinds_: Mapping[str, Condition]) -> None:
-        """Say that the executor is there."""
-        await self._write(lambda: executors.heartbeat(owner, version, kinds_))
+        """Say that the executor is there, and see to it that its statements stay as fast as they were."""
+
+        def beat(connection: Connection) -> None:
+            self._statistics.forget(connection)
+            run(connection, executors.heartbeat(owner, version, kinds_))
+
+        await self._committer.submit(beat)
 
     async def leave(self, owner: str) -> None:
         """Say that the executor is gone."""
