@@ -94,9 +94,9 @@ JOIN agent_action ON agent_action.id = held.id AND agent_action.epoch = held.epo
 WHERE agent_action.state = 'EXECUTING'
 """
 
-# For their fences: the time, what is left of the lease, and whether the action has expired.
+# For their fences: the time, and of each what is left of the lease and whether the action has expired.
 HELD_LEASES = f"""
-SELECT json_group_array(json_array(place, {NOW}, lease_expires_at - {NOW}, COALESCE(expires_at <= {NOW}, 0)))
+SELECT {NOW}, json_group_array(json_array(place, lease_expires_at - {NOW}, COALESCE(expires_at <= {NOW}, 0)))
 {HOLDING}
 """
 
@@ -158,9 +158,8 @@ def begin_writes(attempts: Sequence[Attempting]) -> Steps[list[Fence | Refusal]]
     """Set the fences of many attempts, or say why not."""
     answers: list[Fence | Refusal] = [Refusal.NOT_HELD] * len(attempts)
     fenced = []
-    now = 0
-    [(held,)] = yield HELD_LEASES, (json.dumps(attempts),)
-    for place, now, lease_left, expired in json.loads(held):
+    [(now, held)] = yield HELD_LEASES, (json.dumps(attempts),)
+    for place, lease_left, expired in json.loads(held):
         if expired:
             answers[place] = Refusal.EXPIRED
         elif lease_left < attempts[place][3]:
